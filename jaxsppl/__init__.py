@@ -1,0 +1,1 @@
+"""Measure how well sampling settings fit a language model, on real text, all settings at once."""

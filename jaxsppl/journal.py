@@ -1,0 +1,171 @@
+"""What a killed run has finished: an append-only journal, and the lock of an output."""
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxsppl.errors import ConfigError, IncompleteError
+
+
+class Journal:
+    """An append-only JSON-lines file: what a killed run has finished.
+
+    The first line is a header that holds the run's fingerprint; each further line is one record.
+    A record counts once its line ends; a torn last line is cut off when the journal is opened.
+    """
+
+    def __init__(
+        self, path: Path, header: Mapping[str, Any], records: list[dict[str, Any]]
+    ) -> None:
+        self.path = path
+        self.header = dict(header)
+        self.records = records
+        self._handle = path.open("ab")
+
+    @classmethod
+    def open(cls, path: Path, header: Mapping[str, Any]) -> "Journal":
+        """Open a journal for appending, with the records that it already holds.
+
+        Parameters
+        ----------
+        path : Path
+            The file; made when missing.
+        header : mapping
+            What the run is; `header["fingerprint"]` guards the resuming.
+
+        Returns
+        -------
+        Journal
+            With `records`, the finished ones, if the fingerprint agrees; a journal of another
+            run is set aside beside it as ``NAME.old`` and a new one begins.
+
+        Raises
+        ------
+        ConfigError
+            When the file cannot be written.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            records = cls._recover(path, header)
+            if records is None:
+                if path.exists() and path.stat().st_size:
+                    path.replace(path.with_name(path.name + ".old"))
+                path.write_bytes(_line(header))
+                records = []
+            return cls(path, header, records)
+        except OSError as error:
+            raise ConfigError(f"cannot write the journal '{path}': {error.strerror}") from error
+
+    @staticmethod
+    def _recover(path: Path, header: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """Cut a torn end off and return the records, or None when the journal is of another run."""
+        if not path.exists():
+            return None
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        lines: list[dict[str, Any]] = []
+        length = 0
+        for line in whole.splitlines(keepends=True):
+            try:
+                value = json.loads(line)
+            except ValueError:
+                break
+            if not isinstance(value, dict):
+                break
+            lines.append(value)  # type: ignore[arg-type]
+            length += len(line)
+        if not lines or lines[0].get("fingerprint") != header["fingerprint"]:
+            return None
+        if length < len(data):
+            with path.open("rb+") as handle:
+                handle.truncate(length)
+                os.fsync(handle.fileno())
+        return lines[1:]
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one record and wait until it is on disk.
+
+        Parameters
+        ----------
+        record : mapping
+            What was finished; JSON values only.
+
+        Raises
+        ------
+        IncompleteError
+            When the disk is full or the file cannot be written; earlier records are kept.
+        """
+        start = self._handle.tell()
+        try:
+            self._handle.write(_line(record))
+            self._handle.flush()
+            os.fsync(self._handle.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.truncate(self.path, start)
+            raise IncompleteError(
+                f"cannot append to '{self.path}': {error.strerror}; mend it and run again"
+            ) from error
+        self.records.append(dict(record))
+
+    def close(self) -> None:
+        """Close the file; it stays for the next run."""
+        self._handle.close()
+
+    def remove(self) -> None:
+        """Close and delete the journal, once its records are in the final file."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    """Return one JSON line."""
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Generator[None]:
+    """Hold the lock of an output for the block, so that two runs never write one file.
+
+    Parameters
+    ----------
+    path : Path
+        The output that is protected; the lock lies beside it.
+
+    Raises
+    ------
+    ConfigError
+        When another living run of this machine holds it.
+    """
+    import fcntl
+
+    name = path.with_name(f".{path.name}.lock")
+    try:
+        name.parent.mkdir(parents=True, exist_ok=True)
+        handle = name.open("a+")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write in '{path.parent}': {error.strerror}; choose another place"
+        ) from error
+    with handle:
+        try:
+            # The kernel drops the lock with its process, so a killed run never blocks the next.
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            handle.seek(0)
+            owner = handle.read().strip() or "another run"
+            raise ConfigError(
+                f"'{path}' is being written by {owner}; wait for it or stop it"
+            ) from error
+        handle.truncate(0)
+        handle.write(f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}")
+        handle.flush()
+        try:
+            yield
+        finally:
+            name.unlink(missing_ok=True)

@@ -1,0 +1,311 @@
+"""What the files hold: dimensions, variables, units, and the checks of each file.
+
+No input or output happens here, and neither jax nor xarray is imported: `jaxsppl check` answers at
+once. A file is seen as `Contents`, plain arrays with named dimensions, which `jaxsppl.store` reads.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jaxsppl.errors import SchemaError
+
+HARVEST = "jaxsppl-harvest/1"
+SWEEP = "jaxsppl-sweep/1"
+OPTIMUM = "jaxsppl-optimum/1"
+
+Array = npt.NDArray[Any]
+
+# llama-server sums float32 probabilities one after another; the sum over the vocabulary is off by
+# up to 6e-4 (measured), so a sum of the listed ones may exceed 1 by that much and not more.
+MASS_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A file as plain arrays with named dimensions.
+
+    Attributes
+    ----------
+    sizes : mapping of str to int
+        Length of each dimension.
+    variables : mapping of str to (dims, array)
+        Data variables and coordinates alike.
+    attrs : mapping of str to str, int or float
+        Global attributes.
+    """
+
+    sizes: Mapping[str, int]
+    variables: Mapping[str, tuple[tuple[str, ...], Array]]
+    attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def array(self, name: str) -> Array:
+        """Return the values of one variable."""
+        return self.variables[name][1]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """What the schema says of one variable: dims, NumPy kind and type, unit, meaning."""
+
+    dims: tuple[str, ...]
+    dtype: str
+    units: str
+    long_name: str
+    required: bool = True
+
+
+HARVEST_VARIABLES: dict[str, Variable] = {
+    "top_logprob": Variable(
+        ("token", "rank"), "f4", "nat", "log-probability of the alternatives, descending"
+    ),
+    "top_token_id": Variable(
+        ("token", "rank"), "i4", "1", "token id of the alternatives, -1 = absent"
+    ),
+    "token_id": Variable(("token",), "i4", "1", "id of the actual token"),
+    "token_logprob": Variable(
+        ("token",), "f4", "nat", "log-probability of the actual token under the full vocabulary"
+    ),
+    "token_rank": Variable(
+        ("token",),
+        "i4",
+        "1",
+        "1-based rank of the actual token among the alternatives, 0 = outside",
+    ),
+    "token_bytes": Variable(("token",), "i4", "byte", "UTF-8 length of the token's piece"),
+    "document_index": Variable(("token",), "i4", "1", "document of the token"),
+    "context_tokens": Variable(
+        ("document",), "i4", "1", "tokens of context before the first scored one"
+    ),
+    "document_sha256": Variable(("document",), "U", "", "SHA-256 of the continuation's bytes"),
+    "rank": Variable(("rank",), "i4", "1", "1-based rank"),
+    "document": Variable(("document",), "U", "", "name of the document"),
+    "model": Variable((), "U", "", "name of the model"),
+    "dataset": Variable((), "U", "", "name of the dataset"),
+    "log_partition": Variable(
+        ("token", "inverse_temperature"),
+        "f8",
+        "nat",
+        "log sum exp(logprob * inverse_temperature)",
+        False,
+    ),
+    "inverse_temperature": Variable(("inverse_temperature",), "f8", "1", "1 / temperature", False),
+    "entropy": Variable(("token",), "f4", "nat", "entropy over the full vocabulary", False),
+    "logit_std": Variable(("token",), "f4", "nat", "population deviation of the logits", False),
+    "min_logprob": Variable(("token",), "f4", "nat", "smallest log-probability", False),
+}
+
+SWEEP_VARIABLES: dict[str, tuple[str, str]] = {
+    "nll": ("nat/token", "epsilon-clipped negative log-likelihood under the sampling chain"),
+    "nll_lower": ("nat/token", "nll at the favourable bracket of the unseen tail"),
+    "nll_upper": ("nat/token", "nll at the unfavourable bracket of the unseen tail"),
+    "ood": ("1", "share of tokens whose probability is below epsilon"),
+    "n_token": ("1", "scored tokens"),
+    "n_byte": ("byte", "UTF-8 bytes of the scored tokens"),
+    "plain_nll": ("nat/token", "negative log-likelihood under the model itself, nothing clipped"),
+    "best_nll": ("nat/token", "nll of the best grid point, by the direct definition"),
+    "best_ood": ("1", "out-of-distribution share of the best grid point"),
+    "best_value": ("1", "parameter values of the best grid point"),
+    "baseline_nll": ("nat/token", "nll of a named setting, by the direct definition"),
+    "baseline_nll_lower": ("nat/token", "its favourable bracket"),
+    "baseline_nll_upper": ("nat/token", "its unfavourable bracket"),
+    "baseline_ood": ("1", "out-of-distribution share of a named setting"),
+}
+
+
+def digest(contents: Contents) -> str:
+    """Return the SHA-256 over names, dims, shapes and values of every variable.
+
+    Parameters
+    ----------
+    contents : Contents
+        The file; attributes do not count.
+
+    Returns
+    -------
+    str
+        Hexadecimal digest; it does not depend on the byte order, chunking or compression.
+    """
+    total = hashlib.sha256()
+    for name in sorted(contents.variables):
+        dims, values = contents.variables[name]
+        total.update(f"{name}{dims}{values.shape}".encode())
+        if values.dtype.kind in "OUS":
+            total.update("\0".join(str(value) for value in values.ravel().tolist()).encode())
+        else:
+            little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+            total.update(np.ascontiguousarray(little).tobytes())
+    return total.hexdigest()
+
+
+def check_kind(contents: Contents, name: str, schema: str) -> None:
+    """Check that the file is of that schema, complete and unchanged since it was written.
+
+    Parameters
+    ----------
+    contents : Contents
+        The file.
+    name : str
+        Its name, for the message.
+    schema : str
+        Expected value of the attribute `schema`.
+
+    Raises
+    ------
+    SchemaError
+        When it is another kind of file, is not complete, or its values were changed.
+    """
+    found = contents.attrs.get("schema")
+    if found != schema:
+        raise SchemaError(
+            f"{name}: its schema is {found!r}, expected '{schema}'; is it another file?"
+        )
+    if int(contents.attrs.get("complete", 1)) != 1:
+        raise SchemaError(
+            f"{name}: it is marked as not complete; run the command that made it again"
+        )
+    expected = contents.attrs.get("digest")
+    if expected is not None and digest(contents) != expected:
+        raise SchemaError(
+            f"{name}: its values are not those that were written (digest); make it again"
+        )
+
+
+def check_harvest(contents: Contents, name: str) -> None:
+    """Check a harvest file against section 3 of the design, shapes first, then the values.
+
+    Parameters
+    ----------
+    contents : Contents
+        The file.
+    name : str
+        Its name, for the message.
+
+    Raises
+    ------
+    SchemaError
+        Saying the first thing that is wrong.
+    """
+    check_kind(contents, name, HARVEST)
+    for variable, spec in HARVEST_VARIABLES.items():
+        if variable not in contents.variables:
+            if spec.required:
+                raise SchemaError(f"{name}: variable '{variable}' is missing")
+            continue
+        dims, values = contents.variables[variable]
+        if dims != spec.dims:
+            raise SchemaError(f"{name}: '{variable}' has dims {dims}, expected {spec.dims}")
+        kind = "OU" if spec.dtype == "U" else {"f": "f", "i": "iu"}[spec.dtype[0]]
+        if values.dtype.kind not in kind:
+            raise SchemaError(f"{name}: '{variable}' holds {values.dtype}, expected {spec.dtype}")
+    if contents.sizes["token"] == 0 or contents.sizes["document"] == 0:
+        raise SchemaError(f"{name}: it holds no tokens; harvest at least one passage")
+    _check_harvest_values(contents, name)
+
+
+def _check_harvest_values(contents: Contents, name: str) -> None:
+    """Check the laws between the variables of a harvest."""
+    top = contents.array("top_logprob").astype(np.float64)
+    ids = contents.array("top_token_id")
+    actual = contents.array("token_logprob").astype(np.float64)
+    rank = contents.array("token_rank")
+    n_token, n_rank = top.shape
+    n_vocab = int(contents.attrs.get("n_vocab", 0))
+    position = np.arange(n_token)
+    listed = ids >= 0
+    shown = np.where(listed, top, 0.0)
+    inside = rank > 0
+    column = np.clip(rank, 1, n_rank) - 1
+    document = contents.array("document_index")
+    with np.errstate(invalid="ignore", over="ignore"):
+        mass = np.where(listed, np.exp(np.minimum(top, 1.0)), 0.0).sum(axis=1)
+        # -inf minus -inf is NaN between two absent places, which compares as in order
+        order = (np.diff(top, axis=1) > 0).any(axis=1)
+    rules: list[tuple[str, Any]] = [
+        ("n_vocab is not a number above 1", n_vocab < 2),
+        ("there are more alternatives than n_vocab", bool(n_rank > n_vocab)),
+        ("rank is not 1, 2, 3, ...", contents.array("rank").tolist() != [*range(1, n_rank + 1)]),
+        ("top_logprob is NaN", np.isnan(top).any(axis=1)),
+        ("top_logprob of a listed token is not finite", (listed & ~np.isfinite(top)).any(axis=1)),
+        ("top_logprob of an absent place is not -inf", (~listed & (top != -np.inf)).any(axis=1)),
+        ("a log-probability is above 0", (shown > MASS_TOLERANCE).any(axis=1)),
+        ("top_logprob does not descend", order),
+        ("the alternatives' probabilities sum to more than 1", mass > 1 + MASS_TOLERANCE),
+        ("top_token_id is not below n_vocab", (ids >= n_vocab).any(axis=1)),
+        ("top_token_id is below -1", (ids < -1).any(axis=1)),
+        ("a token id is listed twice", _repeats(ids, listed)),
+        ("token_logprob is not a finite number at most 0",
+         ~(actual <= MASS_TOLERANCE) | np.isinf(actual)),
+        ("token_id is not in 0 .. n_vocab-1", (contents.array("token_id") < 0)
+         | (contents.array("token_id") >= n_vocab)),
+        ("token_rank is not in 0 .. K", (rank < 0) | (rank > n_rank)),
+        ("token_id is not the alternative at token_rank",
+         inside & (ids[position, column] != contents.array("token_id"))),
+        ("token_rank is 0 though token_id is among the alternatives",
+         ~inside & (ids == contents.array("token_id")[:, None]).any(axis=1)),
+        ("token_logprob is not the alternative's at token_rank",
+         inside & ~(np.abs(top[position, column] - actual) <= MASS_TOLERANCE)),
+        ("token_logprob outside the alternatives is above the last of them",
+         ~inside & (actual > shown.min(axis=1, initial=0.0, where=listed) + MASS_TOLERANCE)),
+        ("token_bytes is negative", contents.array("token_bytes") < 0),
+        ("document_index is not in 0 .. documents-1",
+         (document < 0) | (document >= contents.sizes["document"])),
+        ("document_index does not ascend", np.concatenate([[False], np.diff(document) < 0])),
+        ("context_tokens is negative", bool((contents.array("context_tokens") < 0).any())),
+    ]  # fmt: skip
+    for sentence, wrong in rules:
+        if np.any(wrong):
+            where = f" at token {int(np.argmax(wrong))}" if np.ndim(wrong) else ""
+            raise SchemaError(f"{name}: {sentence}{where}; the file is damaged, harvest it again")
+    names = [str(value) for value in contents.array("document").tolist()]
+    if len(set(names)) != len(names):
+        raise SchemaError(f"{name}: two documents have the same name")
+
+
+def _repeats(ids: Array, listed: Array) -> Array:
+    """Return for each token whether one id stands twice among its alternatives."""
+    ordered = np.sort(np.where(listed, ids, -np.arange(1, ids.shape[1] + 1)), axis=1)
+    return (np.diff(ordered, axis=1) == 0).any(axis=1)
+
+
+def check_sweep(contents: Contents, name: str) -> None:
+    """Check a sweep file against section 4 of the design.
+
+    Parameters
+    ----------
+    contents : Contents
+        The file.
+    name : str
+        Its name, for the message.
+
+    Raises
+    ------
+    SchemaError
+        Saying the first thing that is wrong.
+    """
+    check_kind(contents, name, SWEEP)
+    for variable in ("nll", "ood", "n_token", "n_byte"):
+        if variable not in contents.variables:
+            raise SchemaError(f"{name}: variable '{variable}' is missing")
+    dims = contents.variables["nll"][0]
+    if dims[:2] != ("model", "dataset"):
+        raise SchemaError(
+            f"{name}: 'nll' has dims {dims}, expected model, dataset, then the parameters"
+        )
+    for axis in dims:
+        if axis not in contents.variables:
+            raise SchemaError(f"{name}: coordinate '{axis}' is missing")
+    if contents.variables["ood"][0] != dims:
+        raise SchemaError(f"{name}: 'ood' has dims {contents.variables['ood'][0]}, expected {dims}")
+    harvested = contents.array("n_token") > 0
+    nll = contents.array("nll").reshape(harvested.size, -1)
+    ood = contents.array("ood").reshape(harvested.size, -1)
+    if (np.isnan(nll).all(axis=1) != ~harvested.ravel()).any():
+        raise SchemaError(f"{name}: n_token and nll disagree on which pairs were harvested")
+    kept = harvested.ravel()
+    if (nll[kept] < 0).any() or ((ood[kept] < 0) | (ood[kept] > 1)).any():
+        raise SchemaError(f"{name}: nll is negative or ood is outside 0 .. 1; make the file again")

@@ -1,0 +1,388 @@
+"""The only reading and writing of result files: atomic NetCDF, checked when it is opened."""
+
+import contextlib
+import glob
+import json
+import os
+import secrets
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from jaxsppl import schema
+from jaxsppl.errors import ConfigError, SchemaError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    Harvests: TypeAlias = (
+        str | os.PathLike[str] | xr.Dataset | Iterable[str | os.PathLike[str] | xr.Dataset]
+    )
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Generator[Path]:
+    """Give a temporary path in the same folder that replaces `path` when the block ends well.
+
+    Parameters
+    ----------
+    path : Path
+        The file to be written; its folder is made when missing.
+
+    Yields
+    ------
+    Path
+        Where to write. After a failure it is removed and `path` is as it was.
+
+    Raises
+    ------
+    ConfigError
+        When the folder cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        with temporary.open("rb+") as handle:
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write '{path}': {error.strerror or error}; choose another place for it"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable; some file systems cannot, which is no error."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, in UTF-8, without translating line ends.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    text : str
+        Its content.
+    """
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8"))
+
+
+def write_dataset(dataset: "xr.Dataset", path: str | os.PathLike[str]) -> Path:
+    """Write a dataset atomically as NetCDF, with the digest of its values and `complete = 1`.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        Its attributes hold strings and numbers only.
+    path : str or path
+        The file; an existing one is replaced in one step, also while another process reads it.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    ConfigError
+        When it cannot be written; an existing file then stays as it was.
+    """
+    target = Path(path)
+    encoding: dict[str, dict[str, Any]] = {
+        str(name): {"zlib": True, "complevel": 5, "shuffle": True}
+        for name, variable in dataset.variables.items()
+        if variable.ndim and variable.dtype.kind in "fiu"
+    }
+    for name in dataset.variables:
+        encoding.setdefault(str(name), {})["_FillValue"] = None
+    marked = dataset.assign_attrs(digest=schema.digest(contents_of(dataset)), complete=1)
+    with atomic_path(target) as temporary:
+        marked.to_netcdf(temporary, engine="netcdf4", format="NETCDF4", encoding=encoding)
+    return target
+
+
+def contents_of(dataset: "xr.Dataset") -> schema.Contents:
+    """Return a dataset as plain arrays.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+
+    Returns
+    -------
+    schema.Contents
+    """
+    variables = {
+        str(name): (tuple(str(d) for d in variable.dims), np.asarray(variable.values))
+        for name, variable in dataset.variables.items()
+    }
+    return schema.Contents({str(k): v for k, v in dataset.sizes.items()}, variables, dataset.attrs)
+
+
+def read_contents(path: str | os.PathLike[str]) -> schema.Contents:
+    """Read a NetCDF file into plain arrays, without xarray.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    schema.Contents
+
+    Raises
+    ------
+    SchemaError
+        When it does not exist or is not a readable NetCDF file.
+    """
+    import netCDF4
+
+    name = Path(path)
+    if not name.is_file():
+        raise SchemaError(f"{name}: there is no such file")
+    try:
+        with netCDF4.Dataset(name, "r") as file:
+            file.set_auto_mask(False)
+            sizes = {key: len(dim) for key, dim in file.dimensions.items()}
+            variables: dict[str, tuple[tuple[str, ...], schema.Array]] = {
+                key: (tuple(variable.dimensions), np.asarray(variable[...]))
+                for key, variable in file.variables.items()
+            }
+            attrs = {key: file.getncattr(key) for key in file.ncattrs()}
+    except (OSError, RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise SchemaError(
+            f"{name}: it is not a readable NetCDF file ({error}); give a file that jaxsppl wrote"
+        ) from error
+    return schema.Contents(sizes, variables, attrs)
+
+
+def to_dataset(contents: schema.Contents, schema_variables: Iterable[str] = ()) -> "xr.Dataset":
+    """Return plain arrays as a labelled dataset.
+
+    Parameters
+    ----------
+    contents : schema.Contents
+        The file.
+    schema_variables : iterable of str
+        Variables that are coordinates though they are no dimension.
+
+    Returns
+    -------
+    xarray.Dataset
+    """
+    import xarray as xr
+
+    scalar = set(schema_variables)
+    coords = {
+        key: _labels(dims, values)
+        for key, (dims, values) in contents.variables.items()
+        if dims == (key,) or key in scalar
+    }
+    data = {
+        key: _labels(dims, values)
+        for key, (dims, values) in contents.variables.items()
+        if key not in coords
+    }
+    return xr.Dataset(data, coords=coords, attrs=dict(contents.attrs))
+
+
+def _labels(dims: tuple[str, ...], values: schema.Array) -> "xr.Variable":
+    """Return a variable; text read as objects becomes fixed-width strings."""
+    import xarray as xr
+
+    return xr.Variable(dims, values.astype(str) if values.dtype.kind in "OS" else values)
+
+
+def read_harvest(path: str | os.PathLike[str]) -> "xr.Dataset":
+    """Read and check one harvest file.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    xarray.Dataset
+        In memory; the file is closed.
+
+    Raises
+    ------
+    SchemaError
+        When it is not a whole harvest.
+    """
+    contents = read_contents(path)
+    schema.check_harvest(contents, str(path))
+    return to_dataset(contents, ("model", "dataset")).assign_attrs(source=str(path))
+
+
+def read_sweep(path: str | os.PathLike[str]) -> "xr.Dataset":
+    """Read and check one sweep file.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    xarray.Dataset
+
+    Raises
+    ------
+    SchemaError
+        When it is not a whole sweep.
+    """
+    contents = read_contents(path)
+    schema.check_sweep(contents, str(path))
+    return to_dataset(contents)
+
+
+def expand(pattern: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of a path, a folder or a glob, sorted.
+
+    Parameters
+    ----------
+    pattern : str or path
+        ``out/*.harvest.nc``, ``out`` (its harvest files) or one file.
+
+    Returns
+    -------
+    list of Path
+
+    Raises
+    ------
+    SchemaError
+        When nothing matches.
+    """
+    text = os.fspath(pattern)
+    found = sorted(Path(name) for name in glob.glob(text, recursive=True))  # noqa: PTH207
+    if len(found) == 1 and found[0].is_dir():
+        found = sorted(found[0].glob("*.harvest.nc"))
+    if not found:
+        raise SchemaError(f"no harvest file matches '{text}'; harvest first or name the files")
+    return found
+
+
+def open_harvest(source: "Harvests") -> "xr.Dataset | list[xr.Dataset]":
+    """Open harvest files as checked labelled datasets.
+
+    Parameters
+    ----------
+    source : str, path, xarray.Dataset, or an iterable of these
+        A file, a folder, a glob, or datasets that are already open.
+
+    Returns
+    -------
+    xarray.Dataset or list of xarray.Dataset
+        One dataset (dims ``token, rank, document``; log-probabilities in nat) when the source
+        stands for one, else a list.
+
+    Raises
+    ------
+    SchemaError
+        When nothing matches or a file breaks its schema.
+
+    Examples
+    --------
+    >>> import jaxsppl
+    >>> harvest = jaxsppl.open_harvest("out/smollm2.prose.harvest.nc")  # doctest: +SKIP
+    """
+    datasets = harvests(source)
+    return datasets[0] if len(datasets) == 1 else datasets
+
+
+def harvests(source: "Harvests") -> "list[xr.Dataset]":
+    """Open harvests as `open_harvest` does, always as a list.
+
+    Parameters
+    ----------
+    source : str, path, xarray.Dataset, or an iterable of these
+
+    Returns
+    -------
+    list of xarray.Dataset
+
+    Raises
+    ------
+    SchemaError
+        As `open_harvest`, and when one (model, dataset) stands twice.
+    """
+    import xarray as xr
+
+    entries = [source] if isinstance(source, (str, os.PathLike, xr.Dataset)) else list(source)
+    datasets: list[xr.Dataset] = []
+    for entry in entries:
+        if isinstance(entry, xr.Dataset):
+            schema.check_harvest(contents_of(entry), str(entry.attrs.get("source", "dataset")))
+            datasets.append(entry)
+        else:
+            datasets.extend(read_harvest(path) for path in expand(entry))
+    if not datasets:
+        raise SchemaError("no harvest was given; name at least one file or dataset")
+    pairs = [(str(d["model"].values), str(d["dataset"].values)) for d in datasets]
+    for pair in pairs:
+        if pairs.count(pair) > 1:
+            raise SchemaError(
+                f"two harvests are of model '{pair[0]}' on dataset '{pair[1]}'; give one"
+            )
+    return datasets
+
+
+def safe_name(text: str) -> str:
+    """Return a name that is safe as a file name everywhere.
+
+    Parameters
+    ----------
+    text : str
+        A model or dataset name, for example ``ollama://deepseek-r1:7b``.
+
+    Returns
+    -------
+    str
+        Letters, digits, ``. _ -`` only, never empty, hidden or a path; texts that would fall
+        together get a short hash.
+    """
+    import hashlib
+    import re
+
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")[:100]
+    if cleaned == text:
+        return cleaned
+    return f"{cleaned or 'name'}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def fingerprint(value: Any, encode: Callable[[Any], Any] | None = None) -> str:
+    """Return a digest of what changes the numbers of a run.
+
+    Parameters
+    ----------
+    value : JSON value
+        Nested mappings, lists, strings, numbers.
+    encode : callable, optional
+        Turns other objects into JSON values.
+
+    Returns
+    -------
+    str
+        16 hexadecimal digits; the order of keys does not matter.
+    """
+    import hashlib
+
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, allow_nan=False, default=encode)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
