@@ -1,0 +1,386 @@
+"""Sweep configs: TOML -> frozen structs, with overrides; every mistake names its path.
+
+The order of precedence is flag (`--set table.key=value`), environment (`JAXSPPL_TABLE_KEY`), file,
+default.
+"""
+
+import math
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+
+from jaxsppl import parameters
+from jaxsppl.errors import ConfigError, suggest
+
+
+class Texts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[texts]`: what is cut into passages; `datasets` maps a dataset's name to its source."""
+
+    datasets: dict[str, str] = {}
+    column: str = "text"
+    prefix_chars: int = 600
+    continuation_chars: int = 1100
+    minimum_chars: int = 200
+    limit: int = 30
+    seed: int = 0
+
+
+class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[server]`: who gives the log-probabilities."""
+
+    url: str | list[str] = []
+    protocol: Literal["llama.cpp"] = "llama.cpp"
+    models: list[str] = []
+    all_models: bool = False
+    alternatives: int = 100
+    method: Literal["auto", "token-grammar", "one-token"] = "auto"
+    timeout_s: float = 600.0
+    patience_s: float = 300.0
+
+
+class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[chain]`: the order of the stages; without one, llama.cpp's order of what is swept."""
+
+    order: list[str] | None = None
+
+
+class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[objective]`: how the text is scored."""
+
+    epsilon: float = 0.01
+    tail: Literal["bound", "drop"] = "bound"
+
+
+class Optimize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[optimize]`: which parameters are optimised, from how many starts."""
+
+    over: list[str] = []
+    starts: int = 32
+    seed: int = 0
+
+
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[run]`: files and policy; nothing here changes a number."""
+
+    out: str = "out"
+    input: list[str] = []
+    level: Literal["auto", "factored", "binned"] = "auto"
+    memory_mib: int = 1024
+    tolerance: float = 1e-4
+    audit_points: int = 64
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole sweep config; `grid` maps each parameter to the values of its axis."""
+
+    name: str = "sweep"
+    texts: Texts = Texts()
+    server: Server = Server()
+    chain: Chain = Chain()
+    grid: dict[str, list[float]] = {}
+    objective: Objective = Objective()
+    optimize: Optimize = Optimize()
+    run: Run = Run()
+
+    def urls(self) -> list[str]:
+        """Return the servers' addresses as a list."""
+        return [self.server.url] if isinstance(self.server.url, str) else list(self.server.url)
+
+    def order(self) -> tuple[str, ...]:
+        """Return the chain's order: the given one, or llama.cpp's of what is swept."""
+        if self.chain.order is None:
+            return parameters.default_order(self.grid)
+        return tuple(self.chain.order)
+
+
+TABLES: dict[str, type[msgspec.Struct]] = {
+    "texts": Texts,
+    "server": Server,
+    "chain": Chain,
+    "objective": Objective,
+    "optimize": Optimize,
+    "run": Run,
+}
+_KEYS = (*Config.__struct_fields__,)
+
+
+def load(
+    path: str | os.PathLike[str],
+    overrides: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Config:
+    """Read a sweep config.
+
+    Parameters
+    ----------
+    path : str or path
+        The TOML file.
+    overrides : iterable of str
+        ``table.key=value`` entries; the value is TOML, or else taken as text.
+    environment : mapping, optional
+        Where ``JAXSPPL_TABLE_KEY`` is looked up; the process's environment by default.
+
+    Returns
+    -------
+    Config
+
+    Raises
+    ------
+    ConfigError
+        When the file cannot be read or a key or value is not allowed; the message names the path
+        of the key and the near names.
+    """
+    file = Path(path)
+    try:
+        raw = tomllib.loads(file.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}; name a sweep config (TOML)") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: it is not valid TOML: {error}") from error
+    raw.setdefault("name", file.stem)
+    apply_environment(raw, os.environ if environment is None else environment)
+    for override in overrides:
+        apply_override(raw, override)
+    return build(raw, str(file))
+
+
+def apply_environment(raw: dict[str, Any], environment: Mapping[str, str]) -> None:
+    """Set what the environment says, for example ``JAXSPPL_SERVER_URL``, in a raw config.
+
+    Parameters
+    ----------
+    raw : dict
+        Parsed TOML, changed in place.
+    environment : mapping of str to str
+        Environment variables.
+    """
+    for table, struct in TABLES.items():
+        for key in struct.__struct_fields__:
+            value = environment.get(f"JAXSPPL_{table}_{key}".upper())
+            if value is not None:
+                _set(raw, (table, key), value, f"JAXSPPL_{table}_{key}".upper())
+
+
+def apply_override(raw: dict[str, Any], override: str) -> None:
+    """Set one ``table.key=value`` in a raw config.
+
+    Parameters
+    ----------
+    raw : dict
+        Parsed TOML, changed in place.
+    override : str
+        For example ``grid.min_p=[0, 0.05]``.
+
+    Raises
+    ------
+    ConfigError
+        When it has no ``=`` or no key.
+    """
+    key, sign, value = override.partition("=")
+    parts = tuple(part.strip() for part in key.split("."))
+    if not sign or not all(parts):
+        raise ConfigError(
+            f"--set {override}: write table.key=value, for example grid.min_p=[0,0.05]"
+        )
+    _set(raw, parts, value.strip(), f"--set {override}")
+
+
+def _set(raw: dict[str, Any], parts: tuple[str, ...], text: str, where: str) -> None:
+    """Set a nested key to a TOML value, or to the text itself when it is not TOML."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    table: dict[str, Any] = raw
+    for part in parts[:-1]:
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{where}: '{part}' is a value, not a table")
+        table = cast("dict[str, Any]", inner)
+    table[parts[-1]] = value
+
+
+def build(raw: Mapping[str, Any], where: str = "config") -> Config:
+    """Check a parsed config and return it as frozen structs with expanded axes.
+
+    Parameters
+    ----------
+    raw : mapping
+        Parsed TOML.
+    where : str
+        Name of the file, for messages.
+
+    Returns
+    -------
+    Config
+
+    Raises
+    ------
+    ConfigError
+        As `load`.
+    """
+    _check_keys(raw, _KEYS, where, "")
+    for table, struct in TABLES.items():
+        inner = raw.get(table, {})
+        if isinstance(inner, Mapping):
+            _check_keys(
+                cast("Mapping[str, Any]", inner), struct.__struct_fields__, where, table + "."
+            )
+    grid = raw.get("grid", {})
+    if not isinstance(grid, Mapping):
+        raise ConfigError(f"{where}: grid: write [grid] with one line a parameter")
+    axes = {
+        str(name): axis(str(name), spec, f"{where}: grid.{name}")
+        for name, spec in cast("Mapping[str, Any]", grid).items()
+    }
+    try:
+        config = msgspec.convert({**raw, "grid": axes}, Config)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        key = path.rstrip("`") or "top level"
+        raise ConfigError(f"{where}: {key}: {message[0].lower()}{message[1:]}") from error
+    _check_values(config, where)
+    return config
+
+
+def _check_keys(table: Mapping[str, Any], allowed: Iterable[str], where: str, prefix: str) -> None:
+    """Refuse a key that does not exist, with the near names."""
+    names = list(allowed)
+    for key in table:
+        if key not in names:
+            raise ConfigError(
+                f"{where}: {prefix}{key}: there is no such key; {suggest(key, names)}"
+            )
+
+
+def _check_values(config: Config, where: str) -> None:
+    """Check ranges and the relations between tables."""
+    if config.chain.order is not None:
+        parameters.check_order(config.chain.order, config.grid, f"{where}: chain.order")
+    parameters.parameter("epsilon").check([config.objective.epsilon], f"{where}: objective.epsilon")
+    for name in config.optimize.over:
+        parameters.parameter(name, f"{where}: optimize.over")
+    least: dict[str, tuple[float, float]] = {
+        "texts.prefix_chars": (config.texts.prefix_chars, 0),
+        "texts.continuation_chars": (config.texts.continuation_chars, 1),
+        "texts.minimum_chars": (config.texts.minimum_chars, 1),
+        "texts.limit": (config.texts.limit, 1),
+        "texts.seed": (config.texts.seed, 0),
+        "server.alternatives": (config.server.alternatives, 1),
+        "server.timeout_s": (config.server.timeout_s, 1),
+        "server.patience_s": (config.server.patience_s, 0),
+        "optimize.starts": (config.optimize.starts, 1),
+        "optimize.seed": (config.optimize.seed, 0),
+        "run.memory_mib": (config.run.memory_mib, 16),
+        "run.audit_points": (config.run.audit_points, 1),
+    }
+    for key, (value, lowest) in least.items():
+        if not lowest <= value < 2**31:
+            raise ConfigError(f"{where}: {key}: {value} is not allowed; it is at least {lowest:g}")
+    if not config.run.tolerance > 0:
+        raise ConfigError(
+            f"{where}: run.tolerance: {config.run.tolerance} is not allowed; it is above 0"
+        )
+
+
+def axis(name: str, spec: Any, where: str) -> list[float]:
+    """Return the values of an axis.
+
+    Parameters
+    ----------
+    name : str
+        The parameter.
+    spec : float, list of float, or mapping
+        One value, the values, ``{start, stop, num}``, ``{start, stop, step}`` (the stop is
+        included when a step meets it) or ``{geomspace = [first, last, num]}``.
+    where : str
+        Path of the setting, for messages.
+
+    Returns
+    -------
+    list of float
+
+    Raises
+    ------
+    ConfigError
+        When the parameter does not exist or a value is not allowed.
+    """
+    parameter = parameters.parameter(name, where.removesuffix(f".{name}"))
+    if isinstance(spec, Mapping):
+        return parameter.check(_spaced(cast("Mapping[str, Any]", spec), where), where)
+    if isinstance(spec, (str, bytes)) or not isinstance(spec, Iterable):
+        return parameter.check([cast("float", spec)], where)
+    return parameter.check(cast("Iterable[float]", spec), where)
+
+
+_FORMS = "write {start, stop, num}, {start, stop, step} or {geomspace = [first, last, num]}"
+_MOST = 1_000_000
+
+
+def _spaced(spec: Mapping[str, Any], where: str) -> list[float]:
+    """Expand an axis that is given by its ends."""
+    keys = set(spec)
+    if keys == {"geomspace"} and isinstance(spec["geomspace"], list):
+        numbers = _numbers(spec["geomspace"], where)
+        if len(numbers) == 3 and numbers[0] > 0 and numbers[1] > 0:
+            first, last, count = numbers
+            steps = _fractions(count, where)
+            return [_tidy(first * (last / first) ** step) for step in steps]
+        raise ConfigError(
+            f"{where}: geomspace takes [first, last, num] with ends above 0; {_FORMS}"
+        )
+    if keys == {"start", "stop", "num"}:
+        start, stop, count = _numbers([spec["start"], spec["stop"], spec["num"]], where)
+        return [_tidy(start + (stop - start) * step) for step in _fractions(count, where)]
+    if keys == {"start", "stop", "step"}:
+        start, stop, step = _numbers([spec["start"], spec["stop"], spec["step"]], where)
+        if step <= 0 or stop < start or (stop - start) / step > _MOST:
+            raise ConfigError(
+                f"{where}: step {step} does not lead from {start} to {stop}; {_FORMS}"
+            )
+        # A hair more than the quotient, so that 0 .. 2.5 by 0.05 holds 2.5 in spite of rounding.
+        count = math.floor((stop - start) / step + 1e-9) + 1
+        return [_tidy(start + index * step) for index in range(count)]
+    raise ConfigError(f"{where}: an axis has no form {{{', '.join(sorted(keys))}}}; {_FORMS}")
+
+
+def _numbers(values: list[Any], where: str) -> list[float]:
+    """Return finite numbers."""
+    for value in values:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+        ):
+            raise ConfigError(f"{where}: {value!r} is not a finite number; {_FORMS}")
+    return [float(value) for value in values]
+
+
+def _fractions(count: float, where: str) -> list[float]:
+    """Return evenly spaced places from 0 to 1."""
+    if count != int(count) or not 1 <= count <= _MOST:
+        raise ConfigError(f"{where}: num is {count:g}; it is a whole number from 1 to {_MOST}")
+    return [index / max(count - 1, 1) for index in range(int(count))]
+
+
+def _tidy(value: float) -> float:
+    """Drop the last binary digits, so that an axis reads 0.15 and not 0.15000000000000002."""
+    return float(f"{value:.12g}")
+
+
+def to_json(config: Config) -> str:
+    """Return the config as JSON text, for a file's attributes.
+
+    Parameters
+    ----------
+    config : Config
+
+    Returns
+    -------
+    str
+    """
+    return msgspec.json.encode(config).decode()
