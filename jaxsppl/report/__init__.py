@@ -1,0 +1,1 @@
+"""Tables, plots and flags from finished files; never computes a score."""

@@ -1,0 +1,1 @@
+"""Pure JAX: stages, chain, draw, unseen tail, objective; arrays in, arrays out."""

@@ -1,0 +1,1 @@
+"""Text sources -> passages of a prefix and a continuation."""
