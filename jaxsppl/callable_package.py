@@ -1,4 +1,4 @@
-"""Let `jaxsppl.sweep` and `jaxsppl.harvest` be a room of the house and the room's main verb at once.
+"""Let `jaxsppl.sweep` and `jaxsppl.harvest` be a room of the house and its main verb at once.
 
 Importing `jaxsppl.sweep.engine` makes Python set the attribute `sweep` of `jaxsppl` to the package,
 whatever stood there before. A plain function of the same name would therefore be replaced by the

@@ -6,10 +6,12 @@ default.
 
 import math
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -43,9 +45,13 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[chain]`: the order of the stages; without one, llama.cpp's order of what is swept."""
+    """`[chain]`: the order of the stages; without one, llama.cpp's order of what is swept.
+
+    `orders` gives several by name, to be compared: each makes its own sweep file.
+    """
 
     order: list[str] | None = None
+    orders: dict[str, list[str]] = {}
 
 
 class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,9 +98,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def order(self) -> tuple[str, ...]:
         """Return the chain's order: the given one, or llama.cpp's of what is swept."""
+        return next(iter(self.orders().values()))
+
+    def orders(self) -> dict[str, tuple[str, ...]]:
+        """Return every order that is to be swept by its name; a single one has the name ""."""
+        if self.chain.orders:
+            return {name: tuple(order) for name, order in self.chain.orders.items()}
         if self.chain.order is None:
-            return parameters.default_order(self.grid)
-        return tuple(self.chain.order)
+            return {"": parameters.default_order([*self.grid, *self.optimize.over])}
+        return {"": tuple(self.chain.order)}
 
 
 TABLES: dict[str, type[msgspec.Struct]] = {
@@ -242,9 +254,36 @@ def build(raw: Mapping[str, Any], where: str = "config") -> Config:
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$.")
         key = path.rstrip("`") or "top level"
-        raise ConfigError(f"{where}: {key}: {message[0].lower()}{message[1:]}") from error
+        raise ConfigError(f"{where}: {key}: {_in_words(message, key)}") from error
     _check_values(config, where)
     return config
+
+
+_TYPES = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "object": "a table",
+    "str": "text",
+}
+
+
+def _in_words(message: str, key: str) -> str:
+    """Return a message of msgspec in the words of a TOML file, with the values that are allowed."""
+    table, _, name = key.partition(".")
+    hints = get_type_hints(TABLES[table]) if table in TABLES else {}
+    if get_origin(hints.get(name)) is Literal:
+        given = message.removeprefix("Invalid enum value ").strip("'")
+        return f"'{given}' is not allowed; {suggest(given, get_args(hints[name]))}"
+    types = re.fullmatch("Expected `(.*)`, got `(.*)`", message)
+    if types is None:
+        return message[0].lower() + message[1:]
+    expected, got = (
+        " or ".join(_TYPES.get(part, part) for part in group.split(" | "))
+        for group in types.groups()
+    )
+    return f"it is {got}; give {expected}"
 
 
 def _check_keys(table: Mapping[str, Any], allowed: Iterable[str], where: str, prefix: str) -> None:
@@ -252,6 +291,10 @@ def _check_keys(table: Mapping[str, Any], allowed: Iterable[str], where: str, pr
     names = list(allowed)
     for key in table:
         if key not in names:
+            if "key" in key.lower() and prefix == "server.":
+                raise ConfigError(
+                    f"{where}: {prefix}{key}: a key never stands in a file; set JAXSPPL_API_KEY"
+                )
             raise ConfigError(
                 f"{where}: {prefix}{key}: there is no such key; {suggest(key, names)}"
             )
@@ -259,11 +302,16 @@ def _check_keys(table: Mapping[str, Any], allowed: Iterable[str], where: str, pr
 
 def _check_values(config: Config, where: str) -> None:
     """Check ranges and the relations between tables."""
-    if config.chain.order is not None:
-        parameters.check_order(config.chain.order, config.grid, f"{where}: chain.order")
-    parameters.parameter("epsilon").check([config.objective.epsilon], f"{where}: objective.epsilon")
+    used = [*config.grid, *config.optimize.over]
     for name in config.optimize.over:
         parameters.parameter(name, f"{where}: optimize.over")
+    if config.chain.order is not None and config.chain.orders:
+        raise ConfigError(f"{where}: chain: give order or orders, not both")
+    if config.chain.order is not None:
+        parameters.check_order(config.chain.order, used, f"{where}: chain.order")
+    for name, order in config.chain.orders.items():
+        parameters.check_order(order, used, f"{where}: chain.orders.{name}")
+    parameters.parameter("epsilon").check([config.objective.epsilon], f"{where}: objective.epsilon")
     least: dict[str, tuple[float, float]] = {
         "texts.prefix_chars": (config.texts.prefix_chars, 0),
         "texts.continuation_chars": (config.texts.continuation_chars, 1),
@@ -373,7 +421,7 @@ def _tidy(value: float) -> float:
 
 
 def to_json(config: Config) -> str:
-    """Return the config as JSON text, for a file's attributes.
+    """Return the config as JSON text, for a file's attributes; no address keeps a password.
 
     Parameters
     ----------
@@ -383,4 +431,12 @@ def to_json(config: Config) -> str:
     -------
     str
     """
-    return msgspec.json.encode(config).decode()
+    urls = [_without_credentials(url) for url in config.urls()]
+    server = msgspec.structs.replace(config.server, url=urls)
+    return msgspec.json.encode(msgspec.structs.replace(config, server=server)).decode()
+
+
+def _without_credentials(url: str) -> str:
+    """Return the address without user name and password."""
+    place = urlsplit(url).netloc
+    return url.replace(place, place.rpartition("@")[2], 1) if "@" in place else url
