@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from jaxsppl.errors import ConfigError, IncompleteError
 
@@ -142,26 +142,22 @@ def lock(path: Path) -> Generator[None]:
     ConfigError
         When another living run of this machine holds it.
     """
-    import fcntl
-
     name = path.with_name(f".{path.name}.lock")
     try:
         name.parent.mkdir(parents=True, exist_ok=True)
-        handle = name.open("a+")
+        handle = _locked(name)
     except OSError as error:
         raise ConfigError(
             f"cannot write in '{path.parent}': {error.strerror}; choose another place"
         ) from error
+    if handle is None:
+        owner = ""
+        with contextlib.suppress(OSError):
+            owner = name.read_text(encoding="utf-8")
+        raise ConfigError(
+            f"'{path}' is being written by {owner or 'another run'}; wait for it or stop it"
+        )
     with handle:
-        try:
-            # The kernel drops the lock with its process, so a killed run never blocks the next.
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            handle.seek(0)
-            owner = handle.read().strip() or "another run"
-            raise ConfigError(
-                f"'{path}' is being written by {owner}; wait for it or stop it"
-            ) from error
         handle.truncate(0)
         handle.write(f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}")
         handle.flush()
@@ -169,3 +165,23 @@ def lock(path: Path) -> Generator[None]:
             yield
         finally:
             name.unlink(missing_ok=True)
+
+
+def _locked(name: Path) -> IO[str] | None:
+    """Return the locked file, or None when another process holds it."""
+    import fcntl
+
+    while True:
+        handle = name.open("a", encoding="utf-8")
+        try:
+            # The kernel drops the lock with its process, so a killed run never blocks the next.
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The last holder may have removed the file after it was opened here: that lock would
+            # protect nothing, since the next run makes a new file.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(name.stat(), os.fstat(handle.fileno())):
+                    return handle
+        except BlockingIOError:
+            handle.close()
+            return None
+        handle.close()

@@ -164,7 +164,7 @@ def check_kind(contents: Contents, name: str, schema: str) -> None:
         raise SchemaError(
             f"{name}: its schema is {found!r}, expected '{schema}'; is it another file?"
         )
-    if int(contents.attrs.get("complete", 1)) != 1:
+    if str(contents.attrs.get("complete", 1)) != "1":
         raise SchemaError(
             f"{name}: it is marked as not complete; run the command that made it again"
         )
@@ -288,24 +288,80 @@ def check_sweep(contents: Contents, name: str) -> None:
         Saying the first thing that is wrong.
     """
     check_kind(contents, name, SWEEP)
+    pair = ("model", "dataset")
     for variable in ("nll", "ood", "n_token", "n_byte"):
         if variable not in contents.variables:
             raise SchemaError(f"{name}: variable '{variable}' is missing")
     dims = contents.variables["nll"][0]
-    if dims[:2] != ("model", "dataset"):
+    if dims[:2] != pair:
         raise SchemaError(
             f"{name}: 'nll' has dims {dims}, expected model, dataset, then the parameters"
         )
+    _check_coordinates(contents, name, dims)
+    for variable in SWEEP_VARIABLES:
+        if variable not in contents.variables:
+            continue
+        found, values = contents.variables[variable]
+        whole = variable in ("nll", "ood", "nll_lower", "nll_upper")
+        if found[: len(dims)] != dims if whole else found[:2] != pair:
+            expected = dims if whole else pair
+            raise SchemaError(f"{name}: '{variable}' has dims {found}, expected {expected}")
+        if values.dtype.kind not in "fiu":
+            raise SchemaError(f"{name}: '{variable}' holds {values.dtype}, expected numbers")
+    kept = contents.array("n_token").ravel() > 0
+    nll = contents.array("nll").reshape(kept.size, -1)
+    ood = contents.array("ood").reshape(kept.size, -1)
+    if (np.isnan(nll).all(axis=1) != ~kept).any():
+        raise SchemaError(f"{name}: n_token and nll disagree on which pairs were harvested")
+    if not ((nll[kept] >= 0).all() and ((ood[kept] >= 0) & (ood[kept] <= 1)).all()):
+        raise SchemaError(
+            f"{name}: nll is negative or ood is outside 0 .. 1; the file is damaged, make it again"
+        )
+
+
+def _check_coordinates(contents: Contents, name: str, dims: tuple[str, ...]) -> None:
+    """Check that each dimension has a coordinate of its own, whose labels differ."""
     for axis in dims:
         if axis not in contents.variables:
             raise SchemaError(f"{name}: coordinate '{axis}' is missing")
-    if contents.variables["ood"][0] != dims:
-        raise SchemaError(f"{name}: 'ood' has dims {contents.variables['ood'][0]}, expected {dims}")
-    harvested = contents.array("n_token") > 0
-    nll = contents.array("nll").reshape(harvested.size, -1)
-    ood = contents.array("ood").reshape(harvested.size, -1)
-    if (np.isnan(nll).all(axis=1) != ~harvested.ravel()).any():
-        raise SchemaError(f"{name}: n_token and nll disagree on which pairs were harvested")
-    kept = harvested.ravel()
-    if (nll[kept] < 0).any() or ((ood[kept] < 0) | (ood[kept] > 1)).any():
-        raise SchemaError(f"{name}: nll is negative or ood is outside 0 .. 1; make the file again")
+        found, values = contents.variables[axis]
+        if found != (axis,):
+            raise SchemaError(f"{name}: coordinate '{axis}' has dims {found}, expected ({axis!r},)")
+        labels = values.tolist()
+        if len(set(labels)) != len(labels) or not labels:
+            raise SchemaError(f"{name}: coordinate '{axis}' is empty or holds a value twice")
+
+
+def check_optimum(contents: Contents, name: str) -> None:
+    """Check an optimum file against section 4 of the design.
+
+    Parameters
+    ----------
+    contents : Contents
+        The file.
+    name : str
+        Its name, for the message.
+
+    Raises
+    ------
+    SchemaError
+        Saying the first thing that is wrong.
+    """
+    check_kind(contents, name, OPTIMUM)
+    start = ("model", "dataset", "start")
+    expected = {
+        "initial": (*start, "parameter"),
+        "optimum": (*start, "parameter"),
+        "nll": start,
+        "ood": start,
+        "status": start,
+        "n_step": start,
+    }
+    for variable, dims in expected.items():
+        if variable not in contents.variables:
+            raise SchemaError(f"{name}: variable '{variable}' is missing")
+        if contents.variables[variable][0] != dims:
+            raise SchemaError(
+                f"{name}: '{variable}' has dims {contents.variables[variable][0]}, expected {dims}"
+            )
+    _check_coordinates(contents, name, ("model", "dataset", "parameter"))

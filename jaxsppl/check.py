@@ -1,0 +1,93 @@
+"""What a file is, and whether it is whole: harvests, sweeps, optima, configs, prepared folders.
+
+Neither jax nor xarray is imported, so that the answer comes at once.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from jaxsppl import config, schema, store
+from jaxsppl.errors import SchemaError, suggest
+
+_RESULTS = ("*.harvest.nc", "*.sweep.nc", "*.optimum.nc")
+
+
+def check(path: str | os.PathLike[str]) -> str:
+    """Check a file or folder that jaxsppl reads.
+
+    Parameters
+    ----------
+    path : str or path
+        A harvest, sweep or optimum file, a sweep config (.toml), a folder of passages, or a
+        folder with result files, each of which is then checked.
+
+    Returns
+    -------
+    str
+        What it is, in a few words.
+
+    Raises
+    ------
+    SchemaError
+        When a file is missing, not whole, or not what it says it is.
+    ConfigError
+        When a config has a mistake.
+    TextError
+        When a folder holds nothing that jaxsppl knows.
+    """
+    place = Path(path)
+    if place.is_dir():
+        return _check_folder(place)
+    if place.suffix == ".toml":
+        return _check_config(place)
+    contents = store.read_contents(place)
+    kind = str(contents.attrs.get("schema", ""))
+    if kind == schema.HARVEST:
+        schema.check_harvest(contents, str(place))
+        return (
+            f"harvest of '{contents.array('model')}' on '{contents.array('dataset')}', "
+            f"{contents.sizes['token']:,} tokens of {contents.sizes['document']} documents, "
+            f"{contents.sizes['rank']} alternatives"
+        )
+    if kind == schema.SWEEP:
+        schema.check_sweep(contents, str(place))
+        dims, nll = contents.variables["nll"]
+        points = int(np.prod(nll.shape[2:], dtype=np.int64))
+        pairs = int((contents.array("n_token") > 0).sum())
+        return f"sweep over {', '.join(dims[2:]) or 'nothing'}: {points:,} points, {pairs} harvests"
+    if kind == schema.OPTIMUM:
+        schema.check_optimum(contents, str(place))
+        names = ", ".join(str(name) for name in contents.array("parameter").tolist())
+        return f"optimum over {names} from {contents.sizes['start']} starts"
+    if not kind:
+        raise SchemaError(f"{place}: it has no attribute 'schema'; jaxsppl did not write it")
+    kinds = (schema.HARVEST, schema.SWEEP, schema.OPTIMUM)
+    raise SchemaError(f"{place}: its schema '{kind}' is not known; {suggest(kind, kinds)}")
+
+
+def _check_folder(folder: Path) -> str:
+    """Check a folder of passages, or every result file of a folder."""
+    from jaxsppl.texts.folder import load_passages
+
+    files = sorted(file for pattern in _RESULTS for file in folder.glob(pattern))
+    if not files:
+        passages = load_passages(folder)
+        return f"{len(passages)} passages of '{passages[0].dataset}'"
+    for file in files:
+        check(file)
+    return f"{len(files)} result file{'s' if len(files) > 1 else ''}"
+
+
+def _check_config(file: Path) -> str:
+    """Check a sweep config."""
+    found = config.load(file)
+    points = int(np.prod([len(values) for values in found.grid.values()], dtype=np.int64))
+    parts = [f"{points:,} points over {', '.join(found.grid)}"] if found.grid else []
+    parts += [
+        f"order {name + ' ' if name else ''}({', '.join(order) or 'empty'})"
+        for name, order in found.orders().items()
+    ]
+    parts += [f"datasets {', '.join(found.texts.datasets)}"] if found.texts.datasets else []
+    return f"config '{found.name}': {'; '.join(parts)}"
