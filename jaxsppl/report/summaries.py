@@ -1,0 +1,196 @@
+"""Summaries of harvest and optimum files; neither xarray nor matplotlib is imported."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxsppl import schema
+from jaxsppl.report.surface import bits_per_byte, split_chain
+
+
+@dataclass(frozen=True)
+class HarvestSummary:
+    """A harvest file.
+
+    Attributes
+    ----------
+    file, model, dataset : str
+    n_token, n_byte, n_document : int
+        Scored tokens, their UTF-8 bytes, and documents.
+    alternatives, n_vocab : int
+        Listed alternatives K of each token, and the size of the vocabulary.
+    coverage : float
+        Mean probability mass of the alternatives [1].
+    share_listed : float
+        Share of actual tokens that are among the alternatives [1].
+    perplexity, bits_per_byte : float or None
+        Of the model itself.
+    attrs : mapping
+        Server, build, method and whatever else the harvest noted.
+    """
+
+    file: str
+    model: str
+    dataset: str
+    n_token: int
+    n_byte: int
+    n_document: int
+    alternatives: int
+    n_vocab: int
+    coverage: float
+    share_listed: float
+    perplexity: float
+    bits_per_byte: float | None
+    attrs: Mapping[str, str | int | float]
+    kind: str = "harvest"
+
+
+def summarise_harvest(contents: schema.Contents, file: str) -> HarvestSummary:
+    """Summarise a checked harvest file.
+
+    Parameters
+    ----------
+    contents : Contents
+    file : str
+        Its name.
+
+    Returns
+    -------
+    HarvestSummary
+    """
+    nll = -float(contents.array("token_logprob").astype(np.float64).mean())
+    n_token, alternatives = contents.array("top_logprob").shape
+    n_byte = int(contents.array("token_bytes").sum())
+    mass = np.exp(contents.array("top_logprob").astype(np.float64)).sum(axis=1)
+    hidden = {"schema", "complete", "digest", "n_vocab", "config_json"}
+    return HarvestSummary(
+        file=file,
+        model=str(contents.array("model")),
+        dataset=str(contents.array("dataset")),
+        n_token=n_token,
+        n_byte=n_byte,
+        n_document=contents.sizes["document"],
+        alternatives=alternatives,
+        n_vocab=int(contents.attrs["n_vocab"]),
+        coverage=float(np.minimum(mass, 1.0).mean()),
+        share_listed=float((contents.array("token_rank") > 0).mean()),
+        perplexity=math.exp(nll),
+        bits_per_byte=bits_per_byte(nll, n_token, n_byte),
+        attrs={key: _plain(value) for key, value in contents.attrs.items() if key not in hidden},
+    )
+
+
+def _plain(value: Any) -> str | int | float:
+    """Return an attribute as a plain Python value."""
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    return float(value) if isinstance(value, (float, np.floating)) else str(value)
+
+
+@dataclass(frozen=True)
+class OptimumRow:
+    """The best start of one pair.
+
+    Attributes
+    ----------
+    model, dataset : str
+    values : mapping of str to float
+        Optimum.
+    nll, ood : float
+        [nat/token], [1].
+    status : str
+        How the best start ended.
+    n_step : int
+        Steps that it took.
+    starts, starts_at_best : int
+        Starts, and how many of them came within 1e-6 nat/token of the best.
+    """
+
+    model: str
+    dataset: str
+    values: Mapping[str, float]
+    nll: float
+    ood: float
+    status: str
+    n_step: int
+    starts: int
+    starts_at_best: int
+
+
+@dataclass(frozen=True)
+class OptimumSummary:
+    """An optimum file.
+
+    Attributes
+    ----------
+    file : str
+    chain : tuple of str
+    epsilon : float
+    tail : str
+    parameters : tuple of str
+        What was optimised.
+    rows : tuple of OptimumRow
+    notes : tuple of str
+    """
+
+    file: str
+    chain: tuple[str, ...]
+    epsilon: float
+    tail: str
+    parameters: tuple[str, ...]
+    rows: tuple[OptimumRow, ...]
+    notes: tuple[str, ...] = ()
+    kind: str = "optimum"
+
+
+def summarise_optimum(contents: schema.Contents, file: str) -> OptimumSummary:
+    """Summarise a checked optimum file.
+
+    Parameters
+    ----------
+    contents : Contents
+    file : str
+        Its name.
+
+    Returns
+    -------
+    OptimumSummary
+        Pairs without a finite nll are left out.
+    """
+    names = tuple(str(name) for name in contents.array("parameter").tolist())
+    rows: list[OptimumRow] = []
+    for i, model in enumerate(contents.array("model").tolist()):
+        for j, dataset in enumerate(contents.array("dataset").tolist()):
+            nll = contents.array("nll")[i, j]
+            if not np.isfinite(nll).any():
+                continue
+            # A start that ran away must not win because NaN compares as anything.
+            start = int(np.argmin(np.where(np.isfinite(nll), nll, np.inf)))
+            with np.errstate(invalid="ignore"):
+                met = int((nll <= nll[start] + 1e-6).sum())
+            optimum = contents.array("optimum")[i, j, start]
+            rows.append(
+                OptimumRow(
+                    model=str(model),
+                    dataset=str(dataset),
+                    values={name: float(value) for name, value in zip(names, optimum, strict=True)},
+                    nll=float(nll[start]),
+                    ood=float(contents.array("ood")[i, j, start]),
+                    status=str(contents.array("status")[i, j, start]),
+                    n_step=int(contents.array("n_step")[i, j, start]),
+                    starts=len(nll),
+                    starts_at_best=met,
+                )
+            )
+    attrs = contents.attrs
+    return OptimumSummary(
+        file=file,
+        chain=split_chain(attrs.get("chain", "")),
+        epsilon=float(attrs.get("epsilon", math.nan)),
+        tail=str(attrs.get("tail", "drop")),
+        parameters=names,
+        rows=tuple(rows),
+    )

@@ -1,0 +1,394 @@
+"""What `jaxsppl show` prints: the summary of a file as aligned text, Markdown or JSON.
+
+Neither jax, xarray nor matplotlib is imported, so that the answer comes at once.
+"""
+
+import math
+import os
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from jaxsppl import schema, store
+from jaxsppl.errors import SchemaError
+from jaxsppl.report.rows import Row, Setting, SweepSummary, summarise_sweep
+from jaxsppl.report.summaries import (
+    HarvestSummary,
+    OptimumSummary,
+    summarise_harvest,
+    summarise_optimum,
+)
+from jaxsppl.report.surface import DEFAULT, NEUTRAL, value_text
+
+Summary: TypeAlias = SweepSummary | HarvestSummary | OptimumSummary
+
+WIDTH = 100
+# More pairs than this are listed one a line; each in detail would scroll away.
+_DETAILED = 8
+# The first columns of a table hold names and are aligned left.
+_Cells: TypeAlias = Sequence[Sequence[str]]
+
+
+def describe(path: str | os.PathLike[str]) -> Summary:
+    """Read, check and summarise a sweep, harvest or optimum file.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    SweepSummary, HarvestSummary or OptimumSummary
+
+    Raises
+    ------
+    SchemaError
+        When it is none of these or breaks its schema.
+    """
+    file = str(path)
+    contents = store.read_contents(path)
+    kind = contents.attrs.get("schema")
+    if kind == schema.SWEEP:
+        schema.check_sweep(contents, file)
+        return summarise_sweep(contents, Path(path).name)
+    if kind == schema.OPTIMUM:
+        schema.check_optimum(contents, file)
+        return summarise_optimum(contents, Path(path).name)
+    if kind == schema.HARVEST:
+        schema.check_harvest(contents, file)
+        return summarise_harvest(contents, Path(path).name)
+    raise SchemaError(
+        f"{file}: its schema is {kind!r}; show reads {schema.SWEEP}, {schema.HARVEST} and "
+        f"{schema.OPTIMUM} files"
+    )
+
+
+def to_data(summary: Summary) -> dict[str, Any]:
+    """Return a summary as nested dicts and lists, for `--json`.
+
+    Parameters
+    ----------
+    summary : SweepSummary, HarvestSummary or OptimumSummary
+
+    Returns
+    -------
+    dict
+        The attributes of the summary by name, in the units that its class states.
+    """
+    return asdict(summary)
+
+
+def to_json(summary: Summary) -> str:
+    """Return a summary as JSON text; a number that is not there is null.
+
+    Parameters
+    ----------
+    summary : SweepSummary, HarvestSummary or OptimumSummary
+
+    Returns
+    -------
+    str
+    """
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(to_data(summary)), indent=2).decode()
+
+
+def render(summary: Summary, *, markdown: bool = False) -> str:
+    """Return a summary as text for people.
+
+    Parameters
+    ----------
+    summary : SweepSummary, HarvestSummary or OptimumSummary
+    markdown : bool
+        Tables as Markdown instead of aligned columns of at most 100 characters.
+
+    Returns
+    -------
+    str
+    """
+    if isinstance(summary, SweepSummary):
+        parts = _sweep(summary, markdown)
+    elif isinstance(summary, OptimumSummary):
+        parts = _optimum(summary, markdown)
+    else:
+        parts = _harvest(summary, markdown)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _sweep(summary: SweepSummary, markdown: bool) -> list[str]:
+    """Return the parts of a sweep: overview, one block for each pair, what holds for all."""
+    parts: list[str] = []
+    if len(summary.rows) > 1:
+        parts.append(_overview(summary, markdown))
+    if len(summary.rows) <= _DETAILED:
+        for row in summary.rows:
+            parts += _pair(row, summary, markdown)
+    else:
+        parts.append(_best_settings(summary, markdown))
+        if any(row.notes for row in summary.rows):
+            parts.append("The notes and flags of each pair: --json.")
+    parts += [_notes(summary.notes), _conditions(summary)]
+    return parts
+
+
+def _overview(summary: SweepSummary, markdown: bool) -> str:
+    """Return one line for each pair."""
+    head = [
+        ("model", ""),
+        ("dataset", ""),
+        ("tokens", ""),
+        ("plain", "perplexity"),
+        ("bits per", "byte"),
+        ("nll of", "neutral"),
+        ("nll of", "default"),
+        ("nll of", "best"),
+        ("gain on", "default"),
+    ]
+    cells = [
+        [
+            row.model,
+            row.dataset,
+            f"{row.n_token:,}",
+            _significant(row.perplexity),
+            _fixed(row.bits_per_byte, 3),
+            *(_fixed(_nll(row, name)) for name in (NEUTRAL, DEFAULT, "best")),
+            _signed(_gain(row)),
+        ]
+        for row in summary.rows
+    ]
+    return _table(head, cells, 2, markdown)
+
+
+def _nll(row: Row, name: str) -> float | None:
+    """Return the nll of a named setting."""
+    setting = row.setting(name)
+    return None if setting is None else setting.nll
+
+
+def _gain(row: Row) -> float | None:
+    """Return what the best setting gains on llama.cpp's default."""
+    best = row.setting("best")
+    return None if best is None else best.gain_over_default
+
+
+def _best_settings(summary: SweepSummary, markdown: bool) -> str:
+    """Return the best parameters of each pair, one line each."""
+    head = [("model", ""), ("dataset", ""), *((name, "") for name in summary.axes)]
+    cells: list[list[str]] = []
+    for row in summary.rows:
+        best = row.setting("best")
+        values = {} if best is None else best.values
+        cells.append(
+            [
+                row.model,
+                row.dataset,
+                *(value_text(name, values.get(name)) for name in summary.axes),
+            ]
+        )
+    return "Best settings\n\n" + _table(head, cells, 2, markdown)
+
+
+def _pair(row: Row, summary: SweepSummary, markdown: bool) -> list[str]:
+    """Return the block of one pair."""
+    title = f"{row.model} on {row.dataset}"
+    about = [f"{row.n_token:,} tokens", f"{row.n_byte:,} bytes"]
+    if row.perplexity is not None:
+        about.append(f"plain perplexity {_significant(row.perplexity)}")
+    if row.bits_per_byte is not None:
+        about.append(f"{row.bits_per_byte:.3f} bits per byte")
+    heading = f"### {title}" if markdown else f"{title}\n{'-' * min(len(title), WIDTH)}"
+    parts = [f"{heading}\n{', '.join(about)}", _settings(row, summary, markdown)]
+    runnable = row.runnable()
+    if row.flags is not None and runnable is not None:
+        flags = f"    {row.flags}" if markdown else f"  {row.flags}"
+        parts.append(
+            f"llama-server flags ({runnable.name}):{chr(10) * (2 if markdown else 1)}{flags}"
+        )
+    parts.append(_notes(row.notes))
+    return parts
+
+
+def _settings(row: Row, summary: SweepSummary, markdown: bool) -> str:
+    """Return the settings of one pair; scores and parameters side by side where they fit."""
+    bounded = any(_open(setting) for setting in row.settings)
+    head = [("setting", ""), ("nll", "nat/token")]
+    head += [("at least", "nat/token"), ("at most", "nat/token")] if bounded else []
+    head += [
+        ("sampling", "perplexity"),
+        ("ood", "%"),
+        ("gain on", "neutral"),
+        ("gain on", "default"),
+    ]
+    scores = [[setting.name, *_scores(setting, bounded)] for setting in row.settings]
+    names = summary.parameters
+    values = [
+        [value_text(name, setting.values.get(name)) for name in names] for setting in row.settings
+    ]
+    both = [a + b for a, b in zip(scores, values, strict=True)]
+    whole = [*head, *((name, "") for name in names)]
+    joined = _table(whole, both, 1, markdown)
+    if markdown or max(len(line) for line in joined.splitlines()) <= WIDTH:
+        return joined
+    second = [[a[0], *b] for a, b in zip(scores, values, strict=True)]
+    parameter_head = [("setting", ""), *((name, "") for name in names)]
+    return _table(head, scores, 1, markdown) + "\n\n" + _table(parameter_head, second, 1, markdown)
+
+
+def _open(setting: Setting) -> bool:
+    """Return whether the unseen tail moves nll by what the table shows."""
+    if setting.nll_lower is None or setting.nll_upper is None:
+        return False
+    return setting.nll_upper - setting.nll_lower > 5e-5
+
+
+def _scores(setting: Setting, bounded: bool) -> list[str]:
+    """Return the numbers of one setting."""
+    brackets = [_fixed(setting.nll_lower), _fixed(setting.nll_upper)] if bounded else []
+    return [
+        _fixed(setting.nll),
+        *brackets,
+        _fixed(setting.sampling_perplexity, 2),
+        _fixed(100 * setting.ood, 2),
+        _signed(setting.gain_over_neutral) if setting.name != NEUTRAL else "",
+        _signed(setting.gain_over_default) if setting.name != DEFAULT else "",
+    ]
+
+
+def _conditions(summary: SweepSummary) -> str:
+    """Return under what the scores hold: order, epsilon, tail, size, audit."""
+    default = next((s for row in summary.rows for s in row.settings if s.name == DEFAULT), None)
+    lines = [
+        f"chain: {_chain(summary.chain)}"
+        + (f"; {DEFAULT}: {_chain(default.chain)}" if default is not None else ""),
+        f"epsilon {summary.epsilon:g}; tail {summary.tail}; {summary.points:,} points a pair"
+        + (f"; level {summary.level}" if summary.level else ""),
+    ]
+    if summary.audit_points is not None and summary.audit_nll is not None:
+        lines.append(
+            f"audit: {summary.audit_points} points recomputed by the definition, largest "
+            f"difference {summary.audit_nll:.1g} nat/token"
+        )
+    lines.append(
+        "nll and gain (how much lower nll is) in nat/token; ood: share of tokens below epsilon"
+    )
+    return "\n".join(_wrapped(line) for line in lines)
+
+
+def _chain(stages: Sequence[str]) -> str:
+    """Return the stages in order, in words."""
+    return " -> ".join(stages) if stages else "none (plain sampling)"
+
+
+def _optimum(summary: OptimumSummary, markdown: bool) -> list[str]:
+    """Return the parts of an optimum file."""
+    names = summary.parameters
+    head = [("model", ""), ("dataset", ""), ("nll", "nat/token"), ("ood", "%")]
+    head += [*((name, "") for name in names), ("starts", "at best"), ("status", "")]
+    cells = [
+        [
+            row.model,
+            row.dataset,
+            f"{row.nll:.6f}",
+            _fixed(100 * row.ood, 2),
+            *(f"{row.values[name]:.5g}" for name in names),
+            f"{row.starts_at_best}/{row.starts}",
+            row.status,
+        ]
+        for row in summary.rows
+    ]
+    below = f"chain: {_chain(summary.chain)}; epsilon {summary.epsilon:g}; tail {summary.tail}"
+    table = _table(head, cells, 2, markdown) if cells else "no start came to a finite nll"
+    return [table, _notes(summary.notes), _wrapped(below)]
+
+
+def _harvest(summary: HarvestSummary, markdown: bool) -> list[str]:
+    """Return the parts of a harvest file."""
+    lines = [
+        ("tokens", f"{summary.n_token:,} in {summary.n_document:,} documents"),
+        ("bytes", f"{summary.n_byte:,}"),
+        ("plain perplexity", _significant(summary.perplexity)),
+        ("bits per byte", _fixed(summary.bits_per_byte, 4)),
+        ("alternatives", f"{summary.alternatives:,} of a vocabulary of {summary.n_vocab:,}"),
+        ("mass of the alternatives", f"{100 * summary.coverage:.2f} %"),
+        ("actual tokens among them", f"{100 * summary.share_listed:.2f} %"),
+        *((key.replace("_", " "), str(value)) for key, value in summary.attrs.items()),
+    ]
+    title = f"{summary.model} on {summary.dataset}"
+    if markdown:
+        return [f"### {title}", _table([("", ""), ("", "")], lines, 2, True)]
+    width = max(len(name) for name, _ in lines)
+    shown = [
+        textwrap.shorten(f"{name.ljust(width)}  {value}", 400) if len(value) > 400
+        else f"{name.ljust(width)}  {value}"
+        for name, value in lines
+    ]  # fmt: skip
+    return [f"{title}\n{'-' * min(len(title), WIDTH)}\n" + "\n".join(shown)]
+
+
+def _notes(notes: Sequence[str]) -> str:
+    """Return notes as a list."""
+    return "\n".join(_wrapped(f"- {note}", "  ") for note in notes)
+
+
+def _wrapped(text: str, indent: str = "  ") -> str:
+    """Break a line at the width of the table."""
+    return textwrap.fill(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _fixed(value: float | None, digits: int = 4) -> str:
+    """Write a number with that many decimals."""
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _signed(value: float | None) -> str:
+    """Write a difference with its sign."""
+    return "-" if value is None or math.isnan(value) else f"{value:+.4f}"
+
+
+def _significant(value: float | None) -> str:
+    """Write a perplexity with four digits, large ones whole."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _table(head: Sequence[tuple[str, str]], cells: _Cells, names: int, markdown: bool) -> str:
+    """Return a table; the first `names` columns hold text, shortened where it is too wide."""
+    if markdown:
+        titles = [" ".join(word for word in pair if word) for pair in head]
+        rule = ["---" if column < names else "---:" for column in range(len(head))]
+        rows = [titles, rule, *([cell.replace("|", "\\|") for cell in row] for row in cells)]
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rows = [[pair[0] for pair in head], [pair[1] for pair in head], *map(list, cells)]
+    if not any(rows[1]):
+        del rows[1]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    excess = sum(widths) + 2 * (len(widths) - 1) - WIDTH
+    for column in sorted(range(names), key=lambda at: -widths[at]):
+        if excess > 0 and widths[column] > 16:
+            shorter = max(16, widths[column] - excess)
+            excess -= widths[column] - shorter
+            widths[column] = shorter
+    rule = ["-" * width for width in widths]
+    rows.insert(len(rows) - len(cells), rule)
+    return "\n".join(
+        "  ".join(
+            _fit(cell, width).ljust(width) if column < names else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _fit(text: str, width: int) -> str:
+    """Shorten a name in its middle: the end tells quantisations apart."""
+    if len(text) <= width:
+        return text
+    left = (width - 2) // 2
+    return f"{text[:left]}..{text[len(text) - (width - 2 - left) :]}"
