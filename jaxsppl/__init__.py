@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxsppl.sweep.api import sweep as sweep
     from jaxsppl.sweep.api import token_probabilities as token_probabilities
     from jaxsppl.sweep.optimize import optimize as optimize
-    from jaxsppl.texts.passages import load_passages as load_passages
+    from jaxsppl.texts.folder import load_passages as load_passages
     from jaxsppl.texts.prepare import prepare as prepare
 
 __version__ = "0.1.0"
@@ -50,7 +50,7 @@ _HOME: dict[str, tuple[str, str]] = {
     "explain": ("jaxsppl.sweep.api", "explain"),
     "harvest": ("jaxsppl.harvest", ""),
     "load_config": ("jaxsppl.config", "load"),
-    "load_passages": ("jaxsppl.texts.passages", "load_passages"),
+    "load_passages": ("jaxsppl.texts.folder", "load_passages"),
     "open_harvest": ("jaxsppl.store", "open_harvest"),
     "open_sweep": ("jaxsppl.store", "read_sweep"),
     "optimize": ("jaxsppl.sweep.optimize", "optimize"),

@@ -25,7 +25,8 @@ class Journal:
         self.path = path
         self.header = dict(header)
         self.records = records
-        self._handle = path.open("ab")
+        # Unbuffered, so that a record that could not be written is not tried again at the close.
+        self._handle = path.open("ab", buffering=0)
 
     @classmethod
     def open(cls, path: Path, header: Mapping[str, Any]) -> "Journal":
@@ -102,8 +103,9 @@ class Journal:
         """
         start = self._handle.tell()
         try:
-            self._handle.write(_line(record))
-            self._handle.flush()
+            rest = memoryview(_line(record))
+            while rest:
+                rest = rest[self._handle.write(rest) :]
             os.fsync(self._handle.fileno())
         except OSError as error:
             with contextlib.suppress(OSError):

@@ -54,7 +54,8 @@ def atomic_path(path: Path) -> Generator[Path]:
             f"cannot write '{path}': {error.strerror or error}; choose another place for it"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the folder itself may be what is wrong
+            temporary.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

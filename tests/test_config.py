@@ -148,7 +148,9 @@ def test_a_mistake_is_one_line_that_names_the_path(tmp_path: Path, case: str) ->
         assert part in message
 
 
-@pytest.mark.parametrize("override", ["grid.min_p", "=1", "grid..min_p=1", "grid.min_p=", "name.a=1"])
+@pytest.mark.parametrize(
+    "override", ["grid.min_p", "=1", "grid..min_p=1", "grid.min_p=", "name.a=1"]
+)
 def test_a_bad_override_is_refused(tmp_path: Path, override: str) -> None:
     file = write(tmp_path, 'name = "x"\n[grid]\nmin_p = 0.1')
     with pytest.raises(ConfigError):
