@@ -1,0 +1,118 @@
+"""The entry point: the commands, and every error as one line with its exit code."""
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType
+
+from cyclopts import App, CycloptsError
+
+from jaxsppl import __version__
+from jaxsppl.cli import data, look, score, whole
+from jaxsppl.cli.terminal import show_log, tell
+from jaxsppl.errors import ConfigError, JaxspplError
+
+INTERRUPTED = 130
+
+app = App(
+    name="jaxsppl",
+    help=(
+        "Which sampling settings fit a language model? Measured: harvest once what the model "
+        "thinks of a text, then score every combination of settings at once.\n\n"
+        "Start with `jaxsppl demo`, or with `jaxsppl run CONFIG.toml`."
+    ),
+    help_epilogue=(
+        "Exit codes: 0 done, 1 incomplete, 2 usage or config, 3 a file breaks its schema, "
+        "4 server unreachable or unfit, 130 interrupted (run it again to resume). "
+        "API keys come from JAXSPPL_API_KEY only."
+    ),
+    version=__version__,
+    help_format="markdown",
+    suppress_keyboard_interrupt=False,
+)
+for _command in (
+    data.prepare,
+    data.harvest,
+    score.sweep,
+    score.optimize,
+    look.show,
+    look.plot,
+    whole.run,
+    look.check,
+    whole.demo,
+):
+    app.command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Words after the program's name; those of the process by default.
+
+    Returns
+    -------
+    int
+        The exit code: 0 done, 1 incomplete, 2 usage or config, 3 a file breaks its schema,
+        4 server unreachable or unfit, 130 interrupted.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    show_log()
+    _let_a_polite_kill_clean_up()
+    try:
+        code = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; Python must not complain when it flushes.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get("JAXSPPL_DEBUG"):
+            traceback.print_exc()
+        message, code = explain_error(error)
+        with contextlib.suppress(BrokenPipeError):
+            tell(f"jaxsppl: {' '.join(message.split())}")
+        return code
+
+
+def explain_error(error: BaseException) -> tuple[str, int]:
+    """Return what to say of an error, and the exit code.
+
+    Parameters
+    ----------
+    error : BaseException
+        What a command raised.
+
+    Returns
+    -------
+    message : str
+        One line.
+    code : int
+    """
+    if isinstance(error, JaxspplError):
+        return str(error), error.exit_code
+    if isinstance(error, CycloptsError):
+        return f"{error} (jaxsppl --help)", ConfigError.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; run the same command again to resume", INTERRUPTED
+    if isinstance(error, MemoryError):
+        return "out of memory; lower run.memory_mib or the size of the grid", 1
+    name = type(error).__name__
+    return f"unexpected {name}: {error} (JAXSPPL_DEBUG=1 shows where; please report it)", 1
+
+
+def _let_a_polite_kill_clean_up() -> None:
+    """Treat SIGTERM as Ctrl-C, so that temporary files go and a started server stops."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with contextlib.suppress(ValueError):  # not the main thread: the caller owns the signals
+        signal.signal(signal.SIGTERM, interrupt)

@@ -1,0 +1,187 @@
+"""Commands that gather data: prepare, harvest."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from jaxsppl.cli.terminal import Flag, Json, Several, emit, tell
+from jaxsppl.errors import IncompleteError
+
+
+def prepare(
+    source: str,
+    /,
+    *,
+    out: Path,
+    name: str | None = None,
+    column: str = "text",
+    prefix_chars: int = 600,
+    continuation_chars: int = 1100,
+    minimum_chars: int = 200,
+    limit: int | None = None,
+    seed: int = 0,
+    split: str = "train",
+    subset: str | None = None,
+    json: Json = False,
+) -> int:
+    """Cut texts into passages: a prefix that gives context and a continuation that is scored.
+
+    Parameters
+    ----------
+    source
+        A Hugging Face dataset, a .parquet, .jsonl, .csv or .txt file, a folder or pattern of
+        these, or python:prose, python:code (from the Python installation itself).
+    out
+        Folder for the passages.
+    name
+        Name of the dataset in all results; made from the source by default.
+    column
+        Column that holds the text.
+    prefix_chars
+        Longest prefix, in characters; 0 is none.
+    continuation_chars
+        Longest continuation, in characters.
+    minimum_chars
+        Shortest continuation, in characters.
+    limit
+        Most passages; 100 by default.
+    seed
+        Decides which texts are taken.
+    split
+        Split of a dataset that has several.
+    subset
+        Configuration of a dataset that has several.
+    """
+    from jaxsppl.bars import counted
+    from jaxsppl.texts.prepare import prepare as cut
+
+    with counted("passages") as progress:
+        done = cut(
+            source,
+            out,
+            name=name,
+            column=column,
+            prefix_chars=prefix_chars,
+            continuation_chars=continuation_chars,
+            minimum_chars=minimum_chars,
+            limit=limit,
+            seed=seed,
+            split=split,
+            subset=subset,
+            progress=progress,
+        )
+    if done.skipped:
+        tell("skipped: " + ", ".join(f"{reason} {n}" for reason, n in done.skipped.items()))
+    kept = " (they were there)" if done.was_prepared else ""
+    emit(
+        json,
+        f"{done.n_passage} passages of {done.name} in {done.out}{kept}",
+        {
+            "out": done.out,
+            "dataset": done.name,
+            "passages": done.n_passage,
+            "rows_seen": done.n_row_seen,
+            "skipped": done.skipped,
+            "fingerprint": done.fingerprint,
+            "was_prepared": done.was_prepared,
+        },
+    )
+    return 0
+
+
+def harvest(
+    sources: Annotated[list[str], Parameter(negative="", metavar="DIR")],
+    /,
+    *,
+    server: Annotated[
+        list[str], Parameter(negative="", consume_multiple=True, env_var="JAXSPPL_SERVER_URL")
+    ],
+    out: Path,
+    protocol: Literal["llama.cpp"] = "llama.cpp",
+    model: Annotated[list[str] | None, Several] = None,
+    all_models: Annotated[bool, Flag] = False,
+    alternatives: int = 100,
+    method: Literal["auto", "token-grammar", "one-token"] = "auto",
+    parallel: int | None = None,
+    timeout_s: float = 600.0,
+    patience_s: float = 300.0,
+    force: Annotated[bool, Flag] = False,
+    json: Json = False,
+) -> int:
+    """Ask a running model what it thinks of the passages; one file for each model and dataset.
+
+    Run it again to resume. An API key is taken from JAXSPPL_API_KEY.
+
+    Parameters
+    ----------
+    sources
+        Folders of passages, made by `jaxsppl prepare`.
+    server
+        Address of a server, for example http://127.0.0.1:8080; several share the work.
+    out
+        Folder for the harvest files.
+    protocol
+        How the server is asked.
+    model
+        Names of the models to harvest, where a server has several.
+    all_models
+        Harvest every model of the server.
+    alternatives
+        How many of the likeliest tokens are kept at each place.
+    method
+        How the text is forced on the server; auto tries them in this order.
+    parallel
+        Requests in flight at each server; its slots by default.
+    timeout_s
+        Longest time for one request, in seconds.
+    patience_s
+        How long to wait for a server that stops answering, in seconds.
+    force
+        Replace harvests that were made from something else.
+    """
+    from jaxsppl.bars import harvest_bar
+    from jaxsppl.harvest.protocol import HarvestReport
+    from jaxsppl.harvest.runner import harvest as ask
+    from jaxsppl.texts.folder import load_passages
+
+    # A second address after --server is no folder.
+    urls = [*server, *(source for source in sources if "://" in source)]
+    folders = [source for source in sources if "://" not in source]
+    reports: list[HarvestReport] = []
+    for passages in [load_passages(folder) for folder in folders]:
+        dataset = passages[0].dataset
+        with harvest_bar(f"harvest {dataset}") as progress:
+            reports += ask(
+                passages,
+                urls,
+                out,
+                dataset=dataset,
+                protocol=protocol,
+                models=model,
+                all_models=all_models,
+                alternatives=alternatives,
+                method=method,
+                parallel=parallel,
+                timeout_s=timeout_s,
+                patience_s=patience_s,
+                force=force,
+                progress=progress,
+            )
+    failed = False
+    for one in reports:
+        for document, reason in one.failures:
+            failed = True
+            tell(f"problem: {one.model} on {one.dataset}: {document}: {reason}")
+    emit(
+        json,
+        "\n".join(
+            f"{one.path}: {one.n_token:,} tokens of {one.n_document} documents"
+            f"{' (was there)' if one.skipped else ''}"
+            for one in reports
+            if one.path is not None
+        ),
+        {"harvests": [asdict(one) for one in reports]},
+    )
+    return IncompleteError.exit_code if failed else 0

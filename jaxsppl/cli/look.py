@@ -1,0 +1,101 @@
+"""Commands that look at files: show, plot, check.
+
+`show` and `check` load neither jax nor xarray, so that they answer at once.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from jaxsppl.cli.terminal import Flag, Json, Several, emit, pairs_of, tell
+from jaxsppl.errors import JaxspplError
+
+Files = Annotated[list[Path], Parameter(negative="", metavar="FILE")]
+
+
+def show(files: Files, /, *, markdown: Annotated[bool, Flag] = False, json: Json = False) -> int:
+    """Say what is in a file: perplexity, bits per byte, the best settings, the flags to type.
+
+    Parameters
+    ----------
+    files
+        Sweep, harvest or optimum files.
+    markdown
+        Print tables as Markdown.
+    """
+    from jaxsppl.report.table import describe, render, to_data
+
+    summaries = [describe(file) for file in files]
+    text = "\n\n".join(render(summary, markdown=markdown).rstrip() for summary in summaries)
+    emit(json, text, {"files": [to_data(summary) for summary in summaries]})
+    return 0
+
+
+def plot(
+    files: Files,
+    /,
+    *,
+    out: Path,
+    kind: str = "auto",
+    x: str | None = None,
+    y: str | None = None,
+    select: Annotated[list[str] | None, Several] = None,
+    dpi: float = 150,
+    json: Json = False,
+) -> int:
+    """Draw a figure from sweep files.
+
+    Parameters
+    ----------
+    files
+        Sweep files.
+    out
+        The picture: .png, .svg or .pdf.
+    kind
+        curve, groups, heat or tradeoff; auto takes heat when --y is given, else curve.
+    x
+        Parameter of the horizontal axis.
+    y
+        Parameter of the vertical axis of a heat map.
+    select
+        Hold an axis at one of its values, for example temperature=0.8, or choose a model or
+        dataset by its name, for example dataset=prose.
+    dpi
+        Dots per inch of a PNG.
+    """
+    from jaxsppl.report.plots import plot as draw
+
+    written = draw(
+        files, out, kind=kind, x=x, y=y, select=pairs_of(select or [], "--select"), dpi=dpi
+    )
+    emit(json, "\n".join(str(path) for path in written), {"figures": written})
+    return 0
+
+
+def check(files: Files, /, *, json: Json = False) -> int:
+    """Say whether files are whole, and what is wrong with those that are not.
+
+    Parameters
+    ----------
+    files
+        Harvest, sweep or optimum files, sweep configs (.toml), or folders.
+    """
+    from jaxsppl.check import check as examine
+
+    code = 0
+    found: list[dict[str, str | bool]] = []
+    for file in files:
+        try:
+            words = examine(file)
+            found.append({"path": str(file), "ok": True, "message": words})
+            if not json:
+                emit(False, f"ok: {file}: {words}", {})
+        except JaxspplError as error:
+            code = max(code, error.exit_code)
+            words = " ".join(str(error).split())
+            found.append({"path": str(file), "ok": False, "message": words})
+            tell(f"jaxsppl: {words}")
+    if json:
+        emit(True, "", {"files": found})
+    return code

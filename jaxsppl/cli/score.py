@@ -1,0 +1,125 @@
+"""Commands that score: sweep, optimize."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from jaxsppl.cli.terminal import Flag, Json, Overrides, Several, emit, pairs_of, words_of
+
+Inputs = Annotated[list[str] | None, Parameter(name="--input", negative="", consume_multiple=True)]
+
+
+def sweep(
+    file: Path,
+    /,
+    *,
+    overrides: Overrides = None,
+    inputs: Inputs = None,
+    out: Path | None = None,
+    dry_run: Annotated[bool, Flag] = False,
+    json: Json = False,
+) -> int:
+    """Score every setting of a grid on harvest files.
+
+    Parameters
+    ----------
+    file
+        Sweep config (TOML).
+    overrides
+        Set a key of the config, for example grid.min_p=[0,0.05]; may be given several times.
+    inputs
+        Harvest files, folders or patterns; run.out/*.harvest.nc by default.
+    out
+        The sweep file; run.out/NAME.sweep.nc by default.
+    dry_run
+        Say what would be computed and how, and compute nothing.
+    """
+    from jaxsppl import config, results
+    from jaxsppl.report.table import describe, render, to_data
+
+    settings = config.load(file, overrides or ())
+    files = results.input_files(settings, inputs or ())
+    paths = results.sweep_paths(settings, out)
+    if dry_run:
+        plans = results.plan(settings, files)
+        text = "\n\n".join(
+            f"{paths[name]}:\n{plan.text().rstrip()}" for name, plan in plans.items()
+        )
+        data = {str(paths[name]): plan.to_dict() for name, plan in plans.items()}
+        emit(json, text, {"plans": data})
+        return 0
+    for name, order in settings.orders().items():
+        results.sweep_to(paths[name], settings, order, files)
+    summaries = [describe(path) for path in paths.values()]
+    text = "\n\n".join(render(summary).rstrip() for summary in summaries)
+    written = "\n".join(f"written: {path}" for path in paths.values())
+    emit(
+        json,
+        f"{text}\n\n{written}",
+        {
+            "written": list(paths.values()),
+            "files": [to_data(summary) for summary in summaries],
+        },
+    )
+    return 0
+
+
+def optimize(
+    sources: Annotated[list[Path], Parameter(negative="", metavar="CONFIG|HARVEST")],
+    /,
+    *,
+    over: str | None = None,
+    fixed: Annotated[list[str] | None, Several] = None,
+    starts: int | None = None,
+    seed: int | None = None,
+    overrides: Overrides = None,
+    inputs: Inputs = None,
+    out: Path | None = None,
+    csv: Path | None = None,
+    json: Json = False,
+) -> int:
+    """Find the best setting from many starts.
+
+    Parameters
+    ----------
+    sources
+        A sweep config (TOML), or harvest files.
+    over
+        Parameters to optimize, comma-separated; those of the config, else temperature,alpha,beta.
+    fixed
+        Parameters that are held, for example min_p=0.05.
+    starts
+        Number of starts.
+    seed
+        Decides where the starts lie.
+    overrides
+        Set a key of the config, for example grid.min_p=[0.05]; may be given several times.
+    inputs
+        Harvest files for a config; run.out/*.harvest.nc by default.
+    out
+        The optimum file; run.out/NAME.optimum.nc by default.
+    csv
+        Write every start to this CSV file too.
+    """
+    from jaxsppl import results
+    from jaxsppl.report.table import describe, render, to_data
+
+    task = results.optimize_task(
+        [str(source) for source in sources],
+        overrides=overrides or (),
+        inputs=inputs or (),
+        over=words_of(over) if over is not None else None,
+        fixed=pairs_of(fixed or [], "--fixed"),
+        starts=starts,
+        seed=seed,
+        out=out,
+    )
+    task.write(csv)
+    summary = describe(task.path)
+    emit(
+        json,
+        f"{render(summary).rstrip()}\n\nwritten: {task.path}",
+        {"written": task.path, "files": [to_data(summary)]},
+    )
+    return 0
