@@ -207,3 +207,17 @@ def default_order(used: Iterable[str]) -> tuple[str, ...]:
     """
     stages = {parameter(name).stage for name in used}
     return tuple(stage for stage in DEFAULT_ORDER if stage in stages)
+
+
+def check_positive(value: float, where: str) -> None:
+    """Raise a ConfigError unless a value is a finite number above 0.
+
+    Parameters
+    ----------
+    value : float
+        The value.
+    where : str
+        Its name, for the message.
+    """
+    if isinstance(value, bool) or not (value > 0 and math.isfinite(value)):
+        raise ConfigError(f"{where}: {value!r} is not allowed; it is a number above 0")

@@ -20,7 +20,7 @@ class Tail(NamedTuple):
         where the server's rounded probabilities sum to more than 1.
     slack : Array
         () largest rounding error of that sum.
-    count : Array
+    number : Array
         (token,) number of unseen tokens besides the actual one.
     edge : Array
         (token,) log-probability of the last listed token [nat]; no unseen one is above it.
@@ -36,7 +36,7 @@ class Tail(NamedTuple):
 
     mass: Array
     slack: Array
-    count: Array
+    number: Array
     edge: Array
     spread: Array
     cell_count: Array

@@ -55,13 +55,13 @@ def with_tail(block: Candidates, n_vocab: int) -> Candidates:
     edge = jnp.take_along_axis(block.logprob, last[:, None], axis=-1).squeeze(-1)
     mass = 1.0 - jnp.exp(block.logprob).sum(axis=-1)
     mass = mass - jnp.where(outside, jnp.exp(block.actual), 0.0)
-    count = (n_vocab - block.listed - outside).astype(edge.dtype)
+    number = (n_vocab - block.listed - outside).astype(edge.dtype)
     slack = jnp.asarray(_SLACK * n_vocab**0.5)
     # No more than equal shares at the edge can be unseen, and nothing when every token is listed.
-    mass = jnp.where(count > 0, jnp.minimum(mass, count * jnp.exp(edge)), jnp.minimum(mass, 0.0))
+    mass = jnp.where(number > 0, jnp.minimum(mass, number * jnp.exp(edge)), jnp.minimum(mass, 0.0))
     cell_count, cell_drop, cell_end = _cells(n_rank, n_vocab)
     slope = _slope(block.logprob, edge, n_vocab)
-    tail = Tail(mass, slack, count, edge, slope, cell_count, cell_drop, cell_end)
+    tail = Tail(mass, slack, number, edge, slope, cell_count, cell_drop, cell_end)
     by_slope = _model_mass(tail, slope)
     target = jnp.where(
         mass > _RESOLVED * slack, mass + 0.5 * slack, jnp.minimum(by_slope, mass + slack)
@@ -123,16 +123,24 @@ def _cell_sums(tail: Tail, inverse: Array, top: Array) -> Array:
     return tail.cell_count * jnp.exp(edge - (inverse * tail.spread)[:, None] * tail.cell_drop)
 
 
-def _cell_starts(tail: Tail) -> Array:
-    """Return (cell,) the drop at which each cell begins."""
-    return jnp.concatenate([jnp.zeros(1), tail.cell_end[:-1]])
+def _sums_above(tail: Tail, sums: Array, floor: Array) -> Array:
+    """Return (token,) the part of (token, cell) sums whose log-probability is at least the floor.
 
-
-def _share_above(tail: Tail, floor: Array) -> Array:
-    """Return (token, cell) share of each cell whose log-probability is at least the floor."""
-    start = _cell_starts(tail)
+    A cell that the floor cuts counts in proportion. Prefix sums and one gather keep the floor's
+    axes apart from the cells'.
+    """
     drop = (tail.edge - floor) / jnp.maximum(tail.spread, 1e-9)
-    return jnp.clip((drop[:, None] - start) / (tail.cell_end - start), 0.0, 1.0)
+    cell = jnp.minimum((tail.cell_end <= drop[:, None]).sum(axis=-1), CELLS - 1)
+    start = jnp.where(cell > 0, tail.cell_end[jnp.maximum(cell - 1, 0)], 0.0)
+    part = jnp.clip((drop - start) / (tail.cell_end[cell] - start), 0.0, 1.0)
+    total = jnp.cumsum(sums, axis=-1)
+    inside = _at(sums, cell)
+    return _at(total, cell) - (1.0 - part) * inside
+
+
+def _at(values: Array, cell: Array) -> Array:
+    """Return values[token, cell[token]]."""
+    return jnp.take_along_axis(values, cell[:, None], axis=-1).squeeze(-1)
 
 
 def share_above(tail: Tail, inverse: Array, floor: Array, level: Array) -> Array:
@@ -155,8 +163,8 @@ def share_above(tail: Tail, inverse: Array, floor: Array, level: Array) -> Array
         (token,) number in 0 .. 1, by the model.
     """
     sums = _cell_sums(tail, inverse, tail.edge)
-    kept = (sums * _share_above(tail, floor)).sum(axis=-1)
-    above = (sums * _share_above(tail, jnp.maximum(floor, level))).sum(axis=-1)
+    kept = _sums_above(tail, sums, floor)
+    above = jnp.minimum(_sums_above(tail, sums, level), kept)
     return jnp.where(kept > 0, above / jnp.where(kept > 0, kept, 1.0), 0.0)
 
 
@@ -179,16 +187,15 @@ def floor_at_share(tail: Tail, inverse: Array, floor: Array, share: Array) -> Ar
     Array
         (token,) log-probability [nat], by the model.
     """
-    sums = _cell_sums(tail, inverse, tail.edge) * _share_above(tail, floor)
+    sums = _cell_sums(tail, inverse, tail.edge)
     total = jnp.cumsum(sums, axis=-1)
-    target = share * total[:, -1]
-    place = jnp.minimum((total < target[:, None]).sum(axis=-1), CELLS - 1)
-    at = place[:, None]
-    inside = jnp.take_along_axis(sums, at, axis=-1).squeeze(-1)
-    before = jnp.take_along_axis(total, at, axis=-1).squeeze(-1) - inside
-    start, end = _cell_starts(tail)[place], tail.cell_end[place]
+    target = share * _sums_above(tail, sums, floor)
+    cell = jnp.minimum((total < target[:, None]).sum(axis=-1), CELLS - 1)
+    inside = _at(sums, cell)
+    before = _at(total, cell) - inside
+    start = jnp.where(cell > 0, tail.cell_end[jnp.maximum(cell - 1, 0)], 0.0)
     part = jnp.clip((target - before) / jnp.where(inside > 0, inside, 1.0), 0.0, 1.0)
-    return tail.edge - tail.spread * (start + part * (end - start))
+    return tail.edge - tail.spread * (start + part * (tail.cell_end[cell] - start))
 
 
 def tail_sum(tail: Tail, inverse: Array, floor: Array, top: Array) -> Array:
@@ -211,20 +218,22 @@ def tail_sum(tail: Tail, inverse: Array, floor: Array, top: Array) -> Array:
     Array
         (scenario, token) sum of exp(b * (logprob - top)): estimate, lower and upper bracket.
     """
-    floor = jnp.broadcast_to(floor, (3, *tail.edge.shape))
     inverse = jnp.broadcast_to(inverse, tail.edge.shape)
+    least = jnp.maximum(tail.mass, 0.0)
     most = jnp.maximum(tail.mass + tail.slack, 0.0)
-    lower, _ = _brackets(tail, inverse, floor[LOWER], top, jnp.maximum(tail.mass, 0.0))
-    _, upper = _brackets(tail, inverse, floor[UPPER], top, most)
-    model = _cell_sums(tail, inverse, top) * _share_above(tail, floor[ESTIMATE])
-    low, _ = _brackets(tail, inverse, floor[ESTIMATE], top, jnp.maximum(tail.mass, 0.0))
-    _, high = _brackets(tail, inverse, floor[ESTIMATE], top, most)
-    estimate = jnp.clip(model.sum(axis=-1), low, high)
+    middle = floor if floor.ndim == 1 else floor[ESTIMATE]
+    lower, _ = _brackets(tail, inverse, middle, top, least)
+    _, upper = _brackets(tail, inverse, middle, top, most)
+    model = _sums_above(tail, _cell_sums(tail, inverse, top), middle)
+    estimate = jnp.clip(model, lower, upper)
     # The model's own mass differs from m by the rounding of the server's sum. The difference
     # counts as a token at the top, so that at T = 1 the plain probabilities come out as harvested.
-    modelled = jnp.clip(_model_mass(tail, tail.spread), jnp.maximum(tail.mass, 0.0), most)
+    modelled = jnp.clip(_model_mass(tail, tail.spread), least, most)
     rest = (tail.mass - modelled) * jnp.exp(-top)
-    estimate = estimate + jnp.where(floor[ESTIMATE] <= ALL, rest, 0.0)
+    estimate = estimate + jnp.where(middle <= ALL, rest, 0.0)
+    if floor.ndim > 1:
+        lower, _ = _brackets(tail, inverse, floor[LOWER], top, least)
+        _, upper = _brackets(tail, inverse, floor[UPPER], top, most)
     return jnp.stack([estimate, jnp.minimum(lower, estimate), jnp.maximum(upper, estimate)])
 
 
@@ -232,8 +241,8 @@ def _brackets(
     tail: Tail, inverse: Array, floor: Array, top: Array, mass: Array
 ) -> tuple[Array, Array]:
     """Return the least and the greatest (token,) sum of exp(b * (logprob - top)) for a mass."""
-    count = jnp.maximum(tail.count, 1.0)
-    some = (mass > 0) & (tail.count > 0)
+    count = jnp.maximum(tail.number, 1.0)
+    some = (mass > 0) & (tail.number > 0)
     log_mass = jnp.log(jnp.where(some, mass, 1.0))
     equal = count * jnp.exp(inverse * (log_mass - jnp.log(count) - top))
     at_edge = jnp.exp(log_mass - tail.edge + inverse * (tail.edge - top))
