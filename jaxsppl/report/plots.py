@@ -1,5 +1,6 @@
 """Figures of sweep files: which kind, of which pairs, into which file."""
 
+import glob
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -148,14 +149,23 @@ def _read(sources: "Sources") -> list[Surface]:
             schema.check_sweep(contents, name)
             pairs += surfaces(contents, name)
             continue
-        paths = [Path(entry)] if Path(entry).exists() else store.expand(entry)
-        for path in paths:
+        for path in _files(entry):
             contents = store.read_contents(path)
             schema.check_sweep(contents, str(path))
             pairs += surfaces(contents, path.as_posix())
     if not pairs:
         raise SchemaError("no sweep was given; name at least one NAME.sweep.nc")
     return pairs
+
+
+def _files(entry: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of a path or a glob, sorted."""
+    if Path(entry).exists():
+        return [Path(entry)]
+    found = sorted(Path(name) for name in glob.glob(os.fspath(entry), recursive=True))  # noqa: PTH207
+    if not found:
+        raise SchemaError(f"no sweep file matches '{entry}'; sweep first or name the files")
+    return found
 
 
 def _selected(pairs: list[Surface], select: dict[str, float | str]) -> list[Surface]:

@@ -129,4 +129,4 @@ def _lines(
     except BaseException:
         say(f", stopped after {time.monotonic() - started:.0f} s")
         raise
-    say(f" in {time.monotonic() - started:.1f} s")
+    say(f" in {time.monotonic() - started:.1f} s{now}")
