@@ -18,5 +18,6 @@ def model_path() -> Path:
 @pytest.fixture(scope="session")
 def llama_server(model_path: Path) -> Iterator[str]:
     """Address of a real server with 2 slots of 1024 tokens; one for each test process."""
-    with LocalServer(model_path, slots=2, context=1024, threads=2) as server:
+    # One thread: two of them wait for each other in busy loops, which a loaded machine punishes.
+    with LocalServer(model_path, slots=2, context=1024, threads=1) as server:
         yield server.url

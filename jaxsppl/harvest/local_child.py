@@ -43,6 +43,7 @@ def _run_wheel(options: dict[str, Any], report: int) -> int:
     parameters.n_parallel = options["slots"]
     parameters.cpuparams.n_threads = options["threads"]
     parameters.cpuparams_batch.n_threads = options["threads"]
+    parameters.n_ubatch = options["batch"]
     parameters.fit_params = False  # the context is what was asked for, or the start fails
     parameters.cache_ram_mib = 0  # nothing is ever asked twice
     key = os.environ.pop("LLAMA_API_KEY", "")
@@ -72,6 +73,7 @@ def _run_binary(options: dict[str, Any], report: int) -> int:
         *("--ctx-size", str(options["context"] * options["slots"])),
         *("--parallel", str(options["slots"])),
         *("--threads", str(options["threads"])),
+        *("--ubatch-size", str(options["batch"])),
     ]
     child = subprocess.Popen(
         command,

@@ -1,0 +1,304 @@
+"""Harvest one model on one dataset: fingerprint, journal, pool of workers, and the file."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jaxsppl import schema, store
+from jaxsppl.errors import ConfigError, IncompleteError, SchemaError, ServerError
+from jaxsppl.harvest.pool import Pool, check_same
+from jaxsppl.harvest.protocol import (
+    HarvestReport,
+    Offer,
+    Passage,
+    Progress,
+    ScoredPassage,
+    Scorer,
+    Server,
+    Unavailable,
+)
+from jaxsppl.harvest.records import assemble, failures_json, from_record, texts_digest, to_record
+from jaxsppl.journal import Journal, lock
+
+log = logging.getLogger("jaxsppl.harvest")
+T = TypeVar("T")
+Told = Callable[[Progress], None]
+Members = list[tuple[Server, Offer]]
+POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one call of `harvest` was given."""
+
+    passages: Sequence[Passage]
+    out: Path
+    dataset: str
+    alternatives: int
+    method: str
+    parallel: int | None
+    patience_s: float
+    force: bool
+    told: Told
+
+
+async def patiently(ask: Callable[[], Awaitable[T]], settings: Settings) -> T:
+    """Ask a server that may still be loading; one that cannot be reached is told at once.
+
+    Parameters
+    ----------
+    ask : callable
+        Returns an awaitable that asks.
+    settings : Settings
+
+    Returns
+    -------
+    object
+        The answer.
+
+    Raises
+    ------
+    ServerError
+        When the server cannot be reached, or is still busy when the patience ends.
+    """
+    deadline = time.monotonic() + settings.patience_s
+    while True:
+        try:
+            return await ask()
+        except Unavailable as error:
+            if not error.busy:
+                raise ServerError(
+                    f"{error}; is the server running, is the address right?"
+                ) from error
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"{error}; still so after {settings.patience_s:g} s, try again later"
+                ) from error
+            total = len(settings.passages)
+            settings.told(Progress("", settings.dataset, 0, total, 0, 0, f"waiting: {error}"))
+            await asyncio.sleep(POLL_S)
+
+
+def harvest_path(out: str | Path, model: str, dataset: str) -> Path:
+    """Return where the harvest of a model on a dataset lies.
+
+    Parameters
+    ----------
+    out : path
+        Folder.
+    model, dataset : str
+        Any text; what no file name may hold is replaced.
+
+    Returns
+    -------
+    Path
+    """
+    return Path(out) / f"{store.safe_name(model)}.{store.safe_name(dataset)}.harvest.nc"
+
+
+async def harvest_model(settings: Settings, model: str, members: Members) -> HarvestReport:
+    """Harvest one model on the servers that have it.
+
+    Parameters
+    ----------
+    settings : Settings
+    model : str
+        Name to store.
+    members : list of (Server, Offer)
+
+    Returns
+    -------
+    HarvestReport
+
+    Raises
+    ------
+    ConfigError, ServerError, IncompleteError
+        As `jaxsppl.harvest`.
+    """
+    began = time.monotonic()
+    scorers = [await _open(settings, server, offer) for server, offer in members]
+    first = scorers[0]
+    for scorer in scorers[1:]:
+        check_same(scorer.label, first.identity, scorer.identity, "has")
+    alternatives = min(settings.alternatives, first.identity.n_vocab)
+    if alternatives < settings.alternatives:
+        log.warning("%s has a vocabulary of %d; all of it is kept", model, alternatives)
+    config: dict[str, Any] = {
+        "schema": schema.HARVEST,
+        "texts_sha256": texts_digest(settings.passages),
+        "model": model,
+        "dataset": settings.dataset,
+        "alternatives": alternatives,
+        **first.identity.as_dict(),
+    }
+    path = harvest_path(settings.out, model, settings.dataset)
+    with lock(path):
+        journal_path = path.with_name(f".{path.name}.journal.jsonl")
+        finished = None if settings.force else _finished(path, config)
+        if finished is not None:
+            journal_path.unlink(missing_ok=True)
+            sizes = finished.sizes
+            return HarvestReport(
+                str(path),
+                model,
+                settings.dataset,
+                sizes["document"],
+                sizes["token"],
+                seconds=time.monotonic() - began,
+                skipped=True,
+            )
+        journal = Journal.open(journal_path, {"fingerprint": store.fingerprint(config)})
+        try:
+            run = _Run(settings, model, journal, alternatives)
+            await run.score(scorers)
+            dataset = run.dataset(config, " ".join(scorer.label for scorer in scorers))
+            store.write_dataset(dataset, path)
+        finally:
+            journal.close()
+        if not run.failures:
+            # with failures the journal stays, so that the next run tries only those again
+            journal.remove()
+    return HarvestReport(
+        str(path),
+        model,
+        settings.dataset,
+        dataset.sizes["document"],
+        dataset.sizes["token"],
+        tuple(run.failures.items()),
+        time.monotonic() - began,
+    )
+
+
+async def _open(settings: Settings, server: Server, offer: Offer) -> Scorer:
+    """Make a model of a server ready, waiting while it loads."""
+    return await patiently(
+        lambda: server.open(offer, alternatives=settings.alternatives, method=settings.method),
+        settings,
+    )
+
+
+def _finished(path: Path, config: Mapping[str, Any]) -> schema.Contents | None:
+    """Return a finished file of the same fingerprint; refuse to replace one of another."""
+    if not path.exists():
+        return None
+    try:
+        contents = store.read_contents(path)
+        schema.check_harvest(contents, str(path))
+    except SchemaError as error:
+        raise ConfigError(
+            f"{error}; it is in the way, remove it or choose another --out"
+        ) from error
+    if contents.attrs.get("fingerprint") == store.fingerprint(config):
+        return None if int(contents.attrs.get("n_failed", 0)) else contents
+    try:
+        old = json.loads(str(contents.attrs.get("config_json", "{}")))
+    except ValueError:
+        old = {}
+    changed = sorted(key for key in config.keys() | old.keys() if config.get(key) != old.get(key))
+    raise ConfigError(
+        f"'{path}' was made with other {', '.join(changed) or 'settings'}; "
+        "choose another --out, or remove it to make it anew"
+    )
+
+
+class _Run:
+    """One model on one dataset: what is scored, what has failed, and the journal of both."""
+
+    def __init__(self, settings: Settings, model: str, journal: Journal, alternatives: int) -> None:
+        self._settings = settings
+        self._model = model
+        self._journal = journal
+        self.scored: dict[str, ScoredPassage] = {}
+        self.failures: dict[str, str] = {}
+        self._n_token = 0
+        wanted = {passage.document for passage in settings.passages}
+        for record in journal.records:
+            whole = from_record(record, alternatives)
+            if whole is not None and whole[0] in wanted:
+                self._add(*whole)
+        journal.records.clear()  # they would be in memory twice
+
+    def _add(self, document: str, scored: ScoredPassage) -> None:
+        """Take a scored passage."""
+        if document not in self.scored:
+            self._n_token += scored.token_id.size
+        self.scored[document] = scored
+
+    async def score(self, scorers: Sequence[Scorer]) -> None:
+        """Score what the journal does not hold yet."""
+        passages = self._settings.passages
+        todo = [i for i, passage in enumerate(passages) if passage.document not in self.scored]
+        self._tell("")
+        pool = Pool(
+            scorers,
+            passages,
+            todo,
+            parallel=self._settings.parallel,
+            patience_s=self._settings.patience_s,
+            keep=self._keep,
+            fail=self._fail,
+            note=self._tell,
+        )
+        await pool.run()
+        if not self.scored:
+            document, reason = next(iter(self.failures.items()))
+            raise IncompleteError(
+                f"none of the {len(passages)} passages could be scored with {self._model}; "
+                f"{document}: {reason}"
+            )
+
+    def dataset(self, config: Mapping[str, Any], servers: str) -> Any:
+        """Return the harvest; passages stand in their own order, not in that of their end."""
+        order = [passage.document for passage in self._settings.passages]
+        self.failures = {name: self.failures[name] for name in order if name in self.failures}
+        return assemble(
+            self._settings.passages,
+            self.scored,
+            model=self._model,
+            dataset=self._settings.dataset,
+            attrs={
+                "n_vocab": int(config["n_vocab"]),
+                "protocol": str(config["protocol"]),
+                "server": servers,
+                "build_info": str(config["build"]),
+                "n_context": int(config["n_context"]),
+                "method": str(config["method"]),
+                "texts_sha256": str(config["texts_sha256"]),
+                "fingerprint": store.fingerprint(config),
+                "config_json": json.dumps(config, sort_keys=True),
+                "n_failed": len(self.failures),
+                "failures_json": failures_json(list(self.failures.items())),
+            },
+        )
+
+    def _keep(self, passage: Passage, scored: ScoredPassage) -> None:
+        """Write a scored passage to the journal before anything else."""
+        self._journal.append(to_record(passage.document, scored))
+        self._journal.records.clear()
+        self._add(passage.document, scored)
+        self._tell("")
+
+    def _fail(self, passage: Passage, reason: str) -> None:
+        """Note why a passage cannot be scored."""
+        self.failures[passage.document] = reason
+        log.warning("%s: %s", passage.document, reason)
+        self._tell("")
+
+    def _tell(self, note: str) -> None:
+        """Report where the harvest stands."""
+        self._settings.told(
+            Progress(
+                self._model,
+                self._settings.dataset,
+                len(self.scored),
+                len(self._settings.passages),
+                self._n_token,
+                len(self.failures),
+                note,
+            )
+        )

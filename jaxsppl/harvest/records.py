@@ -1,0 +1,171 @@
+"""Scored passages as journal records and back, and the harvest file made of them."""
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxsppl import schema
+from jaxsppl.harvest.protocol import Passage, ScoredPassage
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_ARRAYS: dict[str, str] = {
+    "token_id": "<i4",
+    "token_logprob": "<f4",
+    "token_rank": "<i4",
+    "token_bytes": "<i4",
+    "top_token_id": "<i4",
+    "top_logprob": "<f4",
+}
+_NUMBERS = ("context_tokens", "merged", "censored")
+
+
+def to_record(document: str, scored: ScoredPassage) -> dict[str, Any]:
+    """Return a scored passage as JSON values, bit for bit.
+
+    Parameters
+    ----------
+    document : str
+    scored : ScoredPassage
+
+    Returns
+    -------
+    dict
+    """
+    record: dict[str, Any] = {"document": document, "n_token": int(scored.token_id.size)}
+    for name in _NUMBERS:
+        record[name] = int(getattr(scored, name))
+    for name, kind in _ARRAYS.items():
+        data = getattr(scored, name).astype(kind).tobytes()
+        record[name] = base64.b64encode(data).decode("ascii")
+    return record
+
+
+def from_record(record: Mapping[str, Any], alternatives: int) -> tuple[str, ScoredPassage] | None:
+    """Return document and arrays of a record, or None when it is not whole.
+
+    Parameters
+    ----------
+    record : mapping
+        From the journal.
+    alternatives : int
+        K.
+
+    Returns
+    -------
+    (str, ScoredPassage) or None
+    """
+    try:
+        n_token = int(record["n_token"])
+        arrays: dict[str, Any] = {}
+        for name, kind in _ARRAYS.items():
+            data = np.frombuffer(base64.b64decode(record[name], validate=True), kind)
+            shape = (n_token, alternatives) if name.startswith("top_") else (n_token,)
+            arrays[name] = data.astype(kind[1:]).reshape(shape)
+        numbers: dict[str, Any] = {name: int(record[name]) for name in _NUMBERS}
+        return str(record["document"]), ScoredPassage(**arrays, **numbers)
+    except (KeyError, TypeError, ValueError, binascii.Error):
+        return None
+
+
+def texts_digest(passages: Sequence[Passage]) -> str:
+    """Return the SHA-256 over names and texts of all passages, in their order.
+
+    Parameters
+    ----------
+    passages : sequence of Passage
+
+    Returns
+    -------
+    str
+        Hexadecimal.
+    """
+    total = hashlib.sha256()
+    for passage in passages:
+        for text in (passage.document, passage.prefix, passage.continuation):
+            data = text.encode("utf-8", "surrogatepass")
+            total.update(len(data).to_bytes(8, "little") + data)
+    return total.hexdigest()
+
+
+def assemble(
+    passages: Sequence[Passage],
+    scored: Mapping[str, ScoredPassage],
+    *,
+    model: str,
+    dataset: str,
+    attrs: Mapping[str, str | int | float],
+) -> "xr.Dataset":
+    """Put the scored passages into one harvest, in the order of the passages.
+
+    Parameters
+    ----------
+    passages : sequence of Passage
+    scored : mapping of str to ScoredPassage
+        By document; those that are missing have failed.
+    model, dataset : str
+    attrs : mapping
+        Further attributes.
+
+    Returns
+    -------
+    xarray.Dataset
+        Section 3 of the design; log-probabilities in nat.
+    """
+    import xarray as xr
+
+    done = [passage for passage in passages if passage.document in scored]
+    parts = [scored[passage.document] for passage in done]
+    counts = [part.token_id.size for part in parts]
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS
+    }
+    arrays["document_index"] = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
+    arrays["context_tokens"] = np.asarray([part.context_tokens for part in parts], np.int32)
+    arrays["document_sha256"] = np.asarray(
+        [hashlib.sha256(passage.continuation.encode()).hexdigest() for passage in done]
+    )
+    arrays["document"] = np.asarray([passage.document for passage in done])
+    arrays["rank"] = np.arange(1, parts[0].top_logprob.shape[1] + 1, dtype=np.int32)
+    arrays["model"], arrays["dataset"] = np.asarray(model), np.asarray(dataset)
+    variables = {name: _variable(name, values) for name, values in arrays.items()}
+    coords = {name: variables.pop(name) for name in ("document", "rank", "model", "dataset")}
+    return xr.Dataset(
+        variables,
+        coords=coords,
+        attrs={
+            "schema": schema.HARVEST,
+            **attrs,
+            "n_boundary_merged": sum(part.merged for part in parts),
+            "n_censored": sum(part.censored for part in parts),
+        },
+    )
+
+
+def _variable(name: str, values: Any) -> "xr.Variable":
+    """Return one variable with its dims, unit and meaning."""
+    import xarray as xr
+
+    spec = schema.HARVEST_VARIABLES[name]
+    notes = {"long_name": spec.long_name} | ({"units": spec.units} if spec.units else {})
+    return xr.Variable(spec.dims, values, notes)
+
+
+def failures_json(failures: Sequence[tuple[str, str]]) -> str:
+    """Return failures as one JSON attribute.
+
+    Parameters
+    ----------
+    failures : sequence of (str, str)
+
+    Returns
+    -------
+    str
+    """
+    return json.dumps([list(pair) for pair in failures], ensure_ascii=False)
