@@ -180,8 +180,8 @@ def make_plan(
         largest = max(axes, key=lambda axis: len(axis.values))
         raise PlanError(
             f"the grid has {n_point:,} points for {len(models) * len(datasets)} pair(s) of "
-            f"model and dataset: the result takes {result_bytes / _MIB:,.0f} MiB, more than half of "
-            f"the {memory_mib} MiB allowed; thin an axis (the longest is {largest.name} with "
+            f"model and dataset: the result takes {result_bytes / _MIB:,.0f} MiB, more than half "
+            f"of the {memory_mib} MiB allowed; thin an axis (the longest is {largest.name} with "
             f"{len(largest.values)}) or raise memory_mib to {2 * result_bytes // _MIB + 1}"
         )
     most = max(tokens.n_token for tokens in harvests)
