@@ -55,6 +55,7 @@ def row_notes(surface: Surface, runnable: Point | None, near: int) -> list[str]:
         if (
             default is not None
             and default.nll_lower is not None
+            and best.nll <= default.nll
             and best.nll_upper >= default.nll_lower
         ):
             notes.append(f"the brackets of best and {DEFAULT} overlap: the tail may decide")
