@@ -4,6 +4,7 @@ Retried are 408, 429, 5xx, lost connections and timeouts, with backoff; `Retry-A
 Everything else is an answer. Redirects are not followed, so a key never travels to another host.
 """
 
+import base64
 import datetime as dt
 import email.utils
 import json
@@ -115,8 +116,8 @@ def parse_url(text: str) -> tuple[yarl.URL, dict[str, str]]:
     headers: dict[str, str] = {}
     key = os.environ.get(KEY, "").strip()
     if url.user is not None or url.password is not None:
-        basic = aiohttp.BasicAuth(url.user or "", url.password or "", "utf-8")
-        headers["Authorization"] = basic.encode()
+        pair = f"{url.user or ''}:{url.password or ''}".encode()
+        headers["Authorization"] = f"Basic {base64.b64encode(pair).decode('ascii')}"
         if key:
             headers["X-Api-Key"] = key
     elif key:
