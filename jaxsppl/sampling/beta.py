@@ -176,9 +176,21 @@ class _Parts(NamedTuple):
     scale: Pair
     value: Array
     log_mass: Array
-    by_middle: Array
-    by_half: Array
+    by_ends: "_ByEnds"
     by_shape: tuple[Array, ...]
+
+
+class _ByEnds(NamedTuple):
+    """Derivatives of the log mass in the interval's ends.
+
+    Two of the four are 0: an interval over which the density hardly changes moves as a whole and
+    grows (anything else would be a difference of two nearly equal numbers), others by their ends.
+    """
+
+    middle: Array
+    half: Array
+    low: Array
+    high: Array
 
 
 def _usable(before: Array, own: Array, after: Array) -> tuple[Array, _Masses]:
@@ -208,12 +220,15 @@ def _change(masses: _Masses, parts: _Parts, tangents: Any) -> Array:
     scale = 1 / (before + own + after)
     before, own, after = before * scale, own * scale, after * scale
     d_half = 0.5 * (d_own * (before + after) - own * (d_before + d_after)) * scale
+    d_low = ((own + after) * d_before - before * (d_own + d_after)) * scale
+    d_high = (after * (d_before + d_own) - (before + own) * d_after) * scale
     d_middle = (
         (after + 0.5 * own) * (d_before + 0.5 * d_own)
         - (before + 0.5 * own) * (d_after + 0.5 * d_own)
     ) * scale
-    by_a, by_b = parts.by_shape
-    return parts.by_middle * d_middle + parts.by_half * d_half + by_a * d_a + by_b * d_b
+    by, (by_a, by_b) = parts.by_ends, parts.by_shape
+    ends = by.middle * d_middle + by.half * d_half + by.high * d_high - by.low * d_low
+    return ends + by_a * d_a + by_b * d_b
 
 
 def _parts(
@@ -262,8 +277,9 @@ def _parts(
     value = jnp.where(local.usable, local.integral.value, wide)
     log_value = jnp.where(around, jnp.log1p(-outside), jnp.log(jnp.where(around, 1, value)))
 
-    at_zero = jnp.where(a == 1, b, 0) * jnp.exp(-scale.high)
-    at_one = jnp.where(b == 1, a, 0) * jnp.exp(-scale.high)
+    # On an end of [0, 1] the density is finite and not 0 only where its parameter is 1.
+    at_zero = jnp.where(a == 1, b * jnp.exp(jnp.where(a == 1, -scale.high, 0)), 0)
+    at_one = jnp.where(b == 1, a * jnp.exp(jnp.where(b == 1, -scale.high, 0)), 0)
     low_edge, high_edge = before >= tiny, after >= tiny
     density_lo = jnp.where(low_edge, power_one / (jnp.where(low_edge, x_lo, 1) * y_lo), at_zero)
     density_hi = jnp.where(high_edge, power_two / (x_hi * jnp.where(high_edge, y_hi, 1)), at_one)
@@ -289,8 +305,12 @@ def _parts(
         scale,
         value,
         scale.high + (scale.low + log_value),
-        jnp.where(local.usable, local.by_middle, (density_hi - density_lo) / wide),
-        jnp.where(local.usable, local.by_half, (density_hi + density_lo) / wide),
+        _ByEnds(
+            jnp.where(local.usable, local.by_ends.middle, 0),
+            jnp.where(local.usable, local.by_ends.half, 0),
+            jnp.where(local.usable, local.by_ends.low, density_lo / wide),
+            jnp.where(local.usable, local.by_ends.high, density_hi / wide),
+        ),
         tuple(by_shape),
     )
 
@@ -300,8 +320,7 @@ class _Narrow(NamedTuple):
 
     usable: Array
     integral: Dual
-    by_middle: Array
-    by_half: Array
+    by_ends: _ByEnds
 
 
 def _narrow(
@@ -333,8 +352,15 @@ def _narrow(
     # The density at both ends over that in the middle, less 1: small, so a difference keeps digits.
     rise = jnp.expm1((a - 1) * jnp.log1p(safe / x) + (b - 1) * jnp.log1p(-safe / y))
     fall = jnp.expm1((a - 1) * jnp.log1p(-safe / x) + (b - 1) * jnp.log1p(safe / y))
-    norm = x * y * integral
-    return _Narrow(usable, Dual(integral, slopes), (rise - fall) / norm, (2 + rise + fall) / norm)
+    norm = 1 / (x * y * integral)
+    flat = jnp.maximum(jnp.abs(rise), jnp.abs(fall)) < 0.5
+    by_ends = _ByEnds(
+        jnp.where(flat, (rise - fall) * norm, 0),
+        jnp.where(flat, (2 + rise + fall) * norm, 0),
+        jnp.where(flat, 0, (1 + fall) * norm),
+        jnp.where(flat, 0, (1 + rise) * norm),
+    )
+    return _Narrow(usable, Dual(integral, slopes), by_ends)
 
 
 def _split(a: Array, b: Array, const: _Constants) -> Array:
