@@ -302,7 +302,9 @@ def _connection_fault(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its host name is not known"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return f"cannot connect ({error.os_error.strerror or 'refused'})"
+        # asyncio puts the address into strerror, the number says what happened
+        number = error.os_error.errno
+        return f"cannot connect ({os.strerror(number) if number else 'refused'})"
     return f"the connection broke ({type(error).__name__})"
 
 

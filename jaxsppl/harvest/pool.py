@@ -160,6 +160,7 @@ class Pool:
                 return True
             deadline = time.monotonic() + self._patience_s
             log.warning("%s; waiting for it up to %g s", fault, self._patience_s)
+            self._note(f"waiting for {fault}")
             while True:
                 try:
                     identity = await post.scorer.identify()

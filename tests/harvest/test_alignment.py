@@ -1,5 +1,7 @@
 """Where the continuation begins: by bytes, whatever the tokens are."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from jaxsppl.harvest.protocol import PassageError
 
 def cut_up(data: bytes, cuts: list[int]) -> list[bytes]:
     ends = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
-    return [data[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(ends)]
 
 
 @given(

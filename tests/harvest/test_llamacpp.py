@@ -175,7 +175,7 @@ def test_unknown_model_and_wrong_address(llama_server: str, tmp_path: Path) -> N
         harvest([PROSE], llama_server, tmp_path, dataset="d", models=["nope"])
     with pytest.raises(ServerError, match="cannot connect"):
         harvest([PROSE], f"http://127.0.0.1:{free_port()}", tmp_path, dataset="d")
-    with pytest.raises(ServerError, match="does not answer like a llama.cpp server"):
+    with pytest.raises(ServerError, match="does not answer like a llama"):
         harvest([PROSE], f"{llama_server}/somewhere", tmp_path, dataset="d")
     assert not list(tmp_path.glob("*.nc"))
 

@@ -1,4 +1,4 @@
-"""The rules for positions: what a server may say is kept bit for bit, what it may not is refused."""
+"""The rules for positions: what a server may say is kept bit for bit, the rest is refused."""
 
 import numpy as np
 import pytest
