@@ -74,7 +74,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     out: str = "out"
     input: list[str] = []
-    level: Literal["auto", "factored", "binned"] = "auto"
+    level: Literal["auto", "binned", "factored", "direct"] = "auto"
     memory_mib: int = 1024
     tolerance: float = 1e-4
     audit_points: int = 64

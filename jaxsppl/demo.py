@@ -1,5 +1,6 @@
 """The demo: a real model, a real server, real text, and what it recommends."""
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -84,23 +85,23 @@ def demo(
         return run(settings(server_url=[*servers], server_models=[]), tell)
     if not missing_harvests(settings(), prepare_texts(settings(), RunReport())):
         return run(settings(), tell)
-    try:
-        server = _local_server(tell)
-    except (JaxspplError, ImportError) as error:
-        tell(f"no server can run here ({error}); working on the harvests that come with jaxsppl")
-        shipped = [str(file) for file in shipped_harvests()]
-        return run(settings(texts_datasets={}, run_input=shipped), tell)
-    with server:
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(_local_server(tell))
+        except (JaxspplError, ImportError) as error:
+            tell(f"no server can run here ({error}); taking the harvests that come with jaxsppl")
+            shipped = [str(file) for file in shipped_harvests()]
+            return run(settings(texts_datasets={}, run_input=shipped), tell)
         tell(f"a llama.cpp server runs at {server.url}")
         return run(settings(server_url=server.url), tell)
 
 
 def _local_server(tell: Callable[[str], None]) -> "LocalServer":
-    """Fetch the model if need be and start a server for it."""
+    """Fetch the model if need be and return a server for it, not started yet."""
     from jaxsppl.harvest.demo_model import demo_model
     from jaxsppl.harvest.local import LocalServer
 
     tell("model: SmolLM2-135M-Instruct, Q4_1 (98 MB, fetched once)")
     model = demo_model()
     tell("starting a llama.cpp server")
-    return LocalServer(model).start()
+    return LocalServer(model)

@@ -33,18 +33,19 @@ app = App(
     help_format="markdown",
     suppress_keyboard_interrupt=False,
 )
-for _command in (
+_COMMANDS = (
+    whole.demo,
+    whole.run,
     data.prepare,
     data.harvest,
     score.sweep,
     score.optimize,
     look.show,
     look.plot,
-    whole.run,
     look.check,
-    whole.demo,
-):
-    app.command(_command)
+)
+for _place, _command in enumerate(_COMMANDS):
+    app.command(_command, sort_key=_place)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
