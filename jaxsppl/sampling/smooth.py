@@ -1,0 +1,224 @@
+"""The loss of each token with its derivatives in the smooth parameters, forward and at one point.
+
+The sums over ranks are masked sums and not differences of prefix sums: one fused pass over the
+ranks, five times as fast where a single point is wanted. The derivative goes forward, one direction
+for the temperature through the ranks and none for alpha and beta, which enter after them; the
+reverse mode would keep and scatter (token, rank) arrays. The parameters of truncations have no
+place here: their derivative is zero almost everywhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxsppl.sampling import stages
+from jaxsppl.sampling import tail as tails
+from jaxsppl.sampling.beta import log_beta_mass
+from jaxsppl.sampling.candidates import Candidates
+from jaxsppl.sampling.stages import Kept
+
+SMOOTH = ("temperature", "alpha", "beta")
+
+
+class Losses(NamedTuple):
+    """The tokens of a block at one point.
+
+    Attributes
+    ----------
+    loss : Array
+        (token,) -log(max(probability, epsilon)) [nat].
+    slope : Array
+        (parameter, token) its derivative in each smooth parameter; 0 where epsilon counts.
+    is_ood : Array
+        (token,) whether the probability is below epsilon.
+    """
+
+    loss: Array
+    slope: Array
+    is_ood: Array
+
+
+class Masses(NamedTuple):
+    """(token,) kept mass before, on and after the actual token, all in one unit."""
+
+    before: Array
+    own: Array
+    after: Array
+
+
+def split_chain(chain: Sequence[str], over: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Split a chain at the first stage that depends on a smooth parameter.
+
+    Parameters
+    ----------
+    chain : sequence of str
+        Names of stages, first applied first.
+    over : sequence of str
+        The smooth parameters that vary.
+
+    Returns
+    -------
+    tuple
+        The stages before it, whose outcome can be kept, and the rest.
+    """
+    names = tuple(chain)
+    at = names.index("temperature") if "temperature" in over else len(names)
+    return names[:at], names[at:]
+
+
+def estimate_only(kept: Kept) -> Kept:
+    """Return what a chain has left under the estimate of the unseen tail, without its brackets.
+
+    Parameters
+    ----------
+    kept : Kept
+
+    Returns
+    -------
+    Kept
+        Without scenario axes.
+    """
+    stop, floor = kept.stop, kept.floor
+    return kept._replace(
+        stop=stop if stop.ndim == 1 else stop[tails.ESTIMATE],
+        floor=floor if floor.ndim == 1 else floor[tails.ESTIMATE],
+    )
+
+
+def apply_stages(
+    kept: Kept, block: Candidates, chain: Sequence[str], values: Mapping[str, Array]
+) -> Kept:
+    """Apply further stages to what is left.
+
+    Parameters
+    ----------
+    kept : Kept
+        What the stages before have left.
+    block : Candidates
+        The positions.
+    chain : sequence of str
+        Names of stages, first applied first.
+    values : mapping of str to Array
+        () value of each parameter; a stage whose parameter is missing does nothing.
+
+    Returns
+    -------
+    Kept
+        Under the estimate of the tail.
+    """
+    for name in chain:
+        stage = stages.STAGES[name]
+        if all(parameter in values for parameter in stage.parameters):
+            kept = stage.apply(kept, block, *(values[parameter] for parameter in stage.parameters))
+    return estimate_only(kept)
+
+
+def masses(kept: Kept, block: Candidates) -> Masses:
+    """Return where the actual token lies among the kept ones.
+
+    Parameters
+    ----------
+    kept : Kept
+        What the chain has left, without scenario axes.
+    block : Candidates
+        The positions.
+
+    Returns
+    -------
+    Masses
+        Not normalised; `own` is 0 where the token was cut.
+    """
+    top = stages.top_logprob(kept, block)
+    weight = stages.weights(kept, block)
+    rank = jnp.arange(weight.shape[-1])
+    listed = (rank >= kept.start[:, None]) & (rank < kept.stop[:, None])
+    place = block.rank[:, None]
+    before = jnp.where(listed & (rank < place), weight, 0.0).sum(axis=-1)
+    after = jnp.where(listed & (rank > place), weight, 0.0).sum(axis=-1)
+    is_kept = block.inside & (block.rank >= kept.start) & (block.rank < kept.stop)
+    own = jnp.exp(jnp.minimum(kept.inverse * (block.actual - top), 0.0))
+    own = jnp.where(is_kept, own, 0.0)
+    if block.tail is not None:
+        inverse = jnp.broadcast_to(kept.inverse, block.actual.shape)
+        outside = stages.actual_outside(kept, block)
+        rest = tails.tail_sum(block.tail, kept.inverse, kept.floor, top)[tails.ESTIMATE]
+        others = jnp.maximum(rest, 0.0)
+        likelier = others * tails.share_above(block.tail, inverse, kept.floor, block.actual)
+        before = before + jnp.where(outside > 0, likelier, 0.0)
+        after = jnp.where(outside > 0, others - likelier, jnp.maximum(after + rest, 0.0))
+        own = own + outside
+    return Masses(before, own, after)
+
+
+def losses(
+    kept: Kept,
+    block: Candidates,
+    chain: Sequence[str],
+    values: Mapping[str, Array],
+    over: Sequence[str],
+) -> Losses:
+    """Return loss and derivatives of each token.
+
+    Parameters
+    ----------
+    kept : Kept
+        What the stages before `chain` have left.
+    block : Candidates
+        The positions.
+    chain : sequence of str
+        The rest of the chain.
+    values : mapping of str to Array
+        () value of each parameter, `epsilon` among them.
+    over : sequence of str
+        The smooth parameters to differentiate in, in this order.
+
+    Returns
+    -------
+    Losses
+    """
+
+    def at(temperature: Array | None) -> Masses:
+        changed = {} if temperature is None else {"temperature": temperature}
+        return masses(apply_stages(kept, block, chain, {**values, **changed}), block)
+
+    if "temperature" in over:
+        place, along = jax.jvp(
+            at, (values["temperature"],), (jnp.ones_like(values["temperature"]),)
+        )
+    else:
+        place = at(None)
+        along = Masses(*(jnp.zeros_like(part) for part in place))
+    some = place.own > 0
+    # A token that was cut gets a harmless interval, so that no NaN hides behind a `where`.
+    safe = Masses(*(jnp.where(some, p, n) for p, n in zip(place, (0.0, 1.0, 0.0), strict=True)))
+    along = Masses(*(jnp.where(some, part, 0.0) for part in along))
+    log_mass, slopes = _log_probability(safe, along, values, over)
+    log_epsilon = jnp.log(values["epsilon"])
+    counts = some & (log_mass > log_epsilon)
+    loss = -jnp.where(counts, log_mass, log_epsilon)
+    slope = jnp.stack([jnp.where(counts, -one, 0.0) for one in slopes])
+    return Losses(loss, slope, ~some | (log_mass < log_epsilon))
+
+
+def _log_probability(
+    place: Masses, along: Masses, values: Mapping[str, Array], over: Sequence[str]
+) -> tuple[Array, list[Array]]:
+    """Return the log-probability that the draw gives each token, and its derivatives."""
+    zero = jnp.zeros_like(place.own)
+    if "alpha" not in values and "beta" not in values:
+        total = place.before + place.own + place.after
+        slope = along.own / place.own - (along.before + along.own + along.after) / total
+        return jnp.log(place.own / total), [slope for _ in over]
+    one, none = jnp.ones(()), jnp.zeros(())
+    log_mass, linear = jax.linearize(
+        log_beta_mass, *place, values.get("alpha", one), values.get("beta", one)
+    )
+    directions = {
+        "temperature": (*along, none, none),
+        "alpha": (zero, zero, zero, one, none),
+        "beta": (zero, zero, zero, none, one),
+    }
+    return log_mass, [linear(*directions[name]) for name in over]

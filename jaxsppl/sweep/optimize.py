@@ -1,0 +1,235 @@
+"""The best settings of harvests, from many starts: harvests in, a labelled optimum dataset out."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxsppl import parameters, schema, store
+from jaxsppl.errors import AuditError, ConfigError, suggest
+from jaxsppl.sampling.precision import float64
+from jaxsppl.sweep import curvature, descent, resident, search
+from jaxsppl.sweep import starts as starting
+from jaxsppl.sweep.data import TokenArrays, check_tail, token_arrays, usable_top_k
+from jaxsppl.sweep.engine import direct_means, usable_point
+from jaxsppl.sweep.optimum_file import Found, labelled
+from jaxsppl.sweep.search import Problem
+from jaxsppl.sweep.starts import Space
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from jaxsppl.store import Harvests
+
+POOLED = "pooled"
+# Largest component of the projected gradient of a start that is called converged [nat/token].
+_TOLERANCE = 1e-6
+# The search and the definition compute the same sums in another order.
+_AUDIT = 1e-9
+_MAX_SEED = 2**32 - 1
+
+_LOG = logging.getLogger("jaxsppl.sweep")
+
+
+def optimize(
+    harvests: "Harvests",
+    *,
+    over: Sequence[str] = ("temperature", "alpha", "beta"),
+    fixed: Mapping[str, float] | None = None,
+    chain: Sequence[str] | None = None,
+    epsilon: float = 0.01,
+    tail: str = "bound",
+    starts: int = 32,
+    seed: int = 0,
+    pooled: bool = False,
+    method: str = "lbfgs",
+    max_steps: int = 200,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    values: Mapping[str, Sequence[float]] | None = None,
+    memory_mib: int = 1024,
+    progress: Callable[[int, int], None] | None = None,
+) -> "xr.Dataset":
+    """Find the parameters of the smallest nll, from many starts.
+
+    Parameters
+    ----------
+    harvests : dataset, path, glob, or an iterable of these
+        As for `jaxsppl.open_harvest`; each is optimised for itself.
+    over : sequence of str
+        Parameters that are optimised: temperature, alpha and beta by gradient, the others (top_k,
+        top_p, min_p) by enumeration of `values`.
+    fixed : mapping of str to float, optional
+        Parameters that are held; those that are not named are neutral.
+    chain : sequence of str, optional
+        Stages, first applied first; llama.cpp's order of what is used by default.
+    epsilon : float
+        Smallest probability that counts as itself.
+    tail : {"bound", "drop"}
+        Whether the unseen tail is modelled, or taken for absent.
+    starts : int
+        Number of starts: neutral, the best points of a coarse grid, and a Latin hypercube. With
+        enumerated parameters they are shared out over the combinations, at least two to each.
+    seed : int
+        Decides where the hypercube's starts lie.
+    pooled : bool
+        Whether to optimise all datasets of each model together too, every token weighing the same;
+        the result is labelled as the dataset "pooled".
+    method : {"lbfgs", "adam"}
+        L-BFGS with a line search; or Adam, which seldom meets the tolerance.
+    max_steps : int
+        Most evaluations of a start on all tokens.
+    bounds : mapping of str to (float, float), optional
+        Limits of temperature (0.05 to 5 by default), alpha and beta (0.05 to 50).
+    values : mapping of str to sequence of float, optional
+        Values of the enumerated parameters instead of the built-in ones.
+    memory_mib : int
+        Memory that the computation may take [MiB].
+    progress : callable, optional
+        Called with the number of harvests done and in all.
+
+    Returns
+    -------
+    xarray.Dataset
+        The optimum file of the design, section 4: `initial`, `optimum`, `nll`, `ood`, `status` and
+        `n_step` of every start; `best_value`, `best_nll`, `best_ood` and their errors.
+
+    Raises
+    ------
+    ConfigError
+        For an argument that is not allowed.
+    SchemaError
+        When a harvest is not what its schema says.
+    PlanError
+        When a harvest cannot serve a top_k, be pooled, or does not fit the memory.
+    AuditError
+        When the search and the direct definition disagree at the best point.
+    """
+    _check_numbers(starts, seed, max_steps, memory_mib)
+    check_tail(tail)
+    parameters.parameter("epsilon").check([epsilon], "epsilon")
+    if method not in descent.METHODS:
+        raise ConfigError(f"method: '{method}' is not there; {suggest(method, descent.METHODS)}")
+    tokens = [token_arrays(harvest) for harvest in store.harvests(harvests)]
+    space = starting.make_space(over, fixed, bounds, values, min(one.n_rank for one in tokens))
+    used = [*space.over, *space.fixed]
+    stages = parameters.check_order(
+        parameters.default_order(used) if chain is None else chain, used
+    )
+    if pooled:
+        tokens += _pools(tokens)
+    for one in tokens:
+        usable_top_k(one, _axes(space), tail)
+    problem = Problem(
+        chain=stages,
+        smooth=space.smooth,
+        listed=space.listed,
+        fixed={**space.fixed, "epsilon": epsilon},
+        lower=space.lower,
+        upper=space.upper,
+        method=method,
+        max_steps=max_steps,
+        tolerance=_TOLERANCE,
+    )
+    size = resident.block_size(tokens, memory_mib)
+    n_block = max(-(-one.n_token // size) for one in tokens)
+    results: list[Found] = []
+    for number, one in enumerate(tokens):
+        results.append(_optimise(one, problem, space, size, n_block, tail, starts, seed))
+        if progress is not None:
+            progress(number + 1, len(tokens))
+    return labelled(results, problem, space, tail, seed)
+
+
+def _check_numbers(starts: int, seed: int, max_steps: int, memory_mib: int) -> None:
+    """Check the whole numbers among the arguments."""
+    limits = {
+        "starts": (starts, 1, 100_000),
+        "seed": (seed, 0, _MAX_SEED),
+        "max_steps": (max_steps, 1, 1_000_000),
+        "memory_mib": (memory_mib, 1, 2**31),
+    }
+    for name, (value, low, high) in limits.items():
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise ConfigError(f"{name}: {value!r} is not a whole number")
+        if not low <= value <= high:
+            raise ConfigError(f"{name}: {value} is not allowed; it is from {low} to {high}")
+
+
+def _pools(tokens: Sequence[TokenArrays]) -> list[TokenArrays]:
+    """Return the pooled harvests of each model."""
+    if any(one.dataset == POOLED for one in tokens):
+        raise ConfigError(f"pooled: a dataset is called '{POOLED}' already; rename it")
+    models = dict.fromkeys(one.model for one in tokens)
+    return [
+        resident.pool([one for one in tokens if one.model == model], POOLED) for model in models
+    ]
+
+
+def _axes(space: Space) -> dict[str, list[float]]:
+    """Return the values of every parameter that is not smooth."""
+    columns = {
+        name: sorted({combination[index] for combination in space.combinations})
+        for index, name in enumerate(space.listed)
+    }
+    return {**columns, **{name: [value] for name, value in space.fixed.items()}}
+
+
+def _optimise(
+    tokens: TokenArrays,
+    problem: Problem,
+    space: Space,
+    size: int,
+    n_block: int,
+    tail: str,
+    starts: int,
+    seed: int,
+) -> Found:
+    """Search one harvest."""
+    # A stream of its own for each harvest, whatever the others are.
+    rng = np.random.default_rng([seed, *tokens.label.encode()])
+    problem = replace(problem, fixed=usable_point(tokens, problem.fixed, tail))
+    with float64():
+        data = resident.make_resident(tokens, size, n_block, tail)
+        places, chosen = _starts(problem, data, space, starts, rng, tokens)
+        ends = search.climb(problem, data, places, chosen)
+        best = int(np.argmin(np.where(np.isfinite(ends.nll), ends.nll, np.inf)))
+        errors = curvature.standard_errors(
+            problem, data, ends.take(np.asarray([best])), chosen[[best]], tokens.n_token
+        )
+    optimum = space.values(ends.place, chosen)
+    point = {**problem.fixed, **dict(zip(space.over, optimum[best].tolist(), strict=True))}
+    exact = direct_means(tokens, [point], chain=problem.chain, tail=tail, block=512)[0]
+    if not abs(float(exact.nll) - ends.nll[best]) <= _AUDIT:
+        raise AuditError(
+            f"{tokens.label}: the nll {ends.nll[best]:.12g} of the best start differs from the "
+            f"direct definition's {float(exact.nll):.12g}; please report it"
+        )
+    _LOG.info("%s: best %s", tokens.label, point)
+    initial = space.values(places, chosen)
+    return Found(tokens, initial, optimum, ends, best, exact, errors)
+
+
+def _starts(
+    problem: Problem,
+    data: resident.Resident,
+    space: Space,
+    starts: int,
+    rng: np.random.Generator,
+    tokens: TokenArrays,
+) -> tuple[schema.Array, schema.Array]:
+    """Return the coordinates of the starts, and their values of the enumerated parameters."""
+    each = space.n_start(starts) // len(space.combinations)
+    rows = np.asarray(space.combinations, np.float64).reshape(len(space.combinations), -1)
+    if "top_k" in space.listed:  # a top_k of the whole vocabulary is off
+        column = rows[:, space.listed.index("top_k")]
+        column[column >= tokens.n_vocab] = 0.0
+    grid = starting.coarse_grid(space)
+    places: list[schema.Array] = []
+    for row in rows:
+        around = search.run(
+            problem, data, grid, np.repeat(row[None], len(grid), axis=0), n_block=1, max_steps=1
+        )
+        places.append(starting.starting_places(space, around.nll, each, rng))
+    return np.concatenate(places), np.repeat(rows, each, axis=0)

@@ -1,0 +1,257 @@
+"""What is optimised: the box of the smooth parameters, the values of the others, where to start.
+
+Smooth parameters (temperature, alpha, beta) are searched by gradient in their logarithms, inside a
+box. Logarithms make the coordinates unconstrained but for the box, and steps relative. The limits
+are kept by projection and not by a logit: that would flatten the gradient near them, so that an
+optimum at a limit looks like one inside. Parameters of truncations have a derivative of zero almost
+everywhere; they are enumerated.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxsppl import parameters, schema
+from jaxsppl.errors import ConfigError, suggest
+
+# Range of each smooth parameter. Below 0.05 a temperature is greedy to the last digit; beyond 50 a
+# Beta distribution is narrower than most tokens.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "temperature": (0.05, 5.0),
+    "alpha": (0.05, 50.0),
+    "beta": (0.05, 50.0),
+}
+# Values of the others, each with its neutral value: denser where people set them.
+VALUES: dict[str, tuple[float, ...]] = {
+    "top_k": (0, 5, 10, 20, 40, 80),
+    "top_p": (1.0, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5),
+    "min_p": (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3),
+}
+_MOST_COMBINATIONS = 1024
+_FEWEST_STARTS = 2
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is searched.
+
+    Attributes
+    ----------
+    over : tuple of str
+        All optimised parameters, in the order asked for.
+    smooth : tuple of str
+        Those searched by gradient.
+    bounds : tuple of (float, float)
+        Their limits.
+    listed : tuple of str
+        Those that are enumerated.
+    combinations : tuple of tuple of float
+        Every combination of the enumerated values.
+    fixed : mapping of str to float
+        Parameters that are held.
+    """
+
+    over: tuple[str, ...]
+    smooth: tuple[str, ...]
+    bounds: tuple[tuple[float, float], ...]
+    listed: tuple[str, ...]
+    combinations: tuple[tuple[float, ...], ...]
+    fixed: Mapping[str, float]
+
+    @property
+    def lower(self) -> schema.Array:
+        """Lower limits as coordinates (logarithms)."""
+        return np.log([low for low, _ in self.bounds])
+
+    @property
+    def upper(self) -> schema.Array:
+        """Upper limits as coordinates (logarithms)."""
+        return np.log([high for _, high in self.bounds])
+
+    def n_start(self, starts: int) -> int:
+        """Return how many starts there are: as asked, or at least two of each combination."""
+        if len(self.combinations) == 1:
+            return starts
+        return len(self.combinations) * max(_FEWEST_STARTS, -(-starts // len(self.combinations)))
+
+    def values(self, place: schema.Array, combination: schema.Array) -> schema.Array:
+        """Return (start, over) values from (start, smooth) coordinates and enumerated values."""
+        # The exponential of a limit's logarithm may lie one rounding error beyond it.
+        smooth = np.clip(
+            np.exp(place), [low for low, _ in self.bounds], [high for _, high in self.bounds]
+        )
+        columns = {
+            **{name: smooth[:, index] for index, name in enumerate(self.smooth)},
+            **{name: combination[:, index] for index, name in enumerate(self.listed)},
+        }
+        return np.stack([columns[name] for name in self.over], axis=-1)
+
+
+def make_space(
+    over: Sequence[str],
+    fixed: Mapping[str, float] | None,
+    bounds: Mapping[str, tuple[float, float]] | None,
+    values: Mapping[str, Sequence[float]] | None,
+    n_rank: int,
+) -> Space:
+    """Check what is to be optimised.
+
+    Parameters
+    ----------
+    over : sequence of str
+        Optimised parameters.
+    fixed : mapping of str to float, optional
+        Held parameters.
+    bounds : mapping of str to (float, float), optional
+        Other limits of smooth parameters.
+    values : mapping of str to sequence of float, optional
+        Other values of enumerated parameters.
+    n_rank : int
+        The fewest alternatives of any harvest: listed top_k values above it are left out.
+
+    Returns
+    -------
+    Space
+
+    Raises
+    ------
+    ConfigError
+        For a parameter that is unknown, named twice, both optimised and fixed, or cannot be
+        optimised; for limits or values that are not allowed.
+    """
+    names = (over,) if isinstance(over, str) else tuple(over)
+    if not names:
+        raise ConfigError("over: it is empty; name at least one parameter, for example temperature")
+    for name in names:
+        if parameters.parameter(name, "over").stage == "objective":
+            raise ConfigError(
+                f"over: '{name}' is part of the objective and cannot be optimised; sweep it"
+            )
+        if names.count(name) > 1:
+            raise ConfigError(f"over: '{name}' is named twice; name each parameter once")
+    held: dict[str, float] = {}
+    for name, value in (fixed or {}).items():
+        parameter = parameters.parameter(name, "fixed")
+        if parameter.stage == "objective":
+            raise ConfigError(f"fixed: give '{name}' as its own argument, {name}={value}")
+        if name in names:
+            raise ConfigError(
+                f"fixed: '{name}' is both optimised and fixed; leave it out of one of the two"
+            )
+        held[name] = parameter.check([value], f"fixed.{name}")[0]
+    smooth = tuple(name for name in names if name in BOUNDS)
+    listed = tuple(name for name in names if name not in BOUNDS)
+    for where, given, allowed in (("bounds", bounds, smooth), ("values", values, listed)):
+        for name in given or {}:
+            if name not in allowed:
+                raise ConfigError(
+                    f"{where}: '{name}' has none, since it is not among the parameters optimised "
+                    f"{'by gradient' if where == 'bounds' else 'by enumeration'}; "
+                    f"{suggest(name, allowed)}"
+                )
+    limits = tuple(_limits(name, (bounds or {}).get(name, BOUNDS[name])) for name in smooth)
+    lists = [_listed(name, (values or {}).get(name), n_rank) for name in listed]
+    combinations = tuple(itertools.product(*lists))
+    if len(combinations) > _MOST_COMBINATIONS:
+        raise ConfigError(
+            f"values: {len(combinations)} combinations of {', '.join(listed)} are more than "
+            f"{_MOST_COMBINATIONS}; give fewer values, or sweep these parameters"
+        )
+    return Space(names, smooth, limits, listed, combinations, held)
+
+
+def _limits(name: str, given: tuple[float, float]) -> tuple[float, float]:
+    """Check the limits of a smooth parameter."""
+    parameter = parameters.parameter(name, "bounds")
+    try:
+        low, high = given
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"bounds.{name}: {given!r} is not allowed; give (lowest, highest)"
+        ) from None
+    low, high = parameter.check([low, high], f"bounds.{name}")
+    if not 0 < low < high:
+        raise ConfigError(
+            f"bounds.{name}: ({low:g}, {high:g}) is not allowed; the lowest is above 0 and below "
+            "the highest (temperature 0 is no limit of a smooth search: sweep it)"
+        )
+    return low, high
+
+
+def _listed(name: str, given: Sequence[float] | None, n_rank: int) -> list[float]:
+    """Return the checked values of an enumerated parameter."""
+    if given is None:
+        given = [v for v in VALUES[name] if not (name == "top_k" and v > n_rank)]
+    return parameters.parameter(name, "values").check(
+        np.atleast_1d(given).tolist(), f"values.{name}"
+    )
+
+
+def coarse_grid(space: Space) -> schema.Array:
+    """Return (point, smooth) coordinates of a coarse grid in the box, without its faces.
+
+    Parameters
+    ----------
+    space : Space
+
+    Returns
+    -------
+    array
+        Five values of each coordinate, three where there are many combinations.
+    """
+    n = 5 if len(space.combinations) <= 8 else 3
+    inner = (np.arange(n) + 0.5) / n
+    axes = [low + (high - low) * inner for low, high in zip(space.lower, space.upper, strict=True)]
+    if not axes:
+        return np.zeros((1, 0))
+    return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=-1)
+
+
+def latin_hypercube(rng: np.random.Generator, n: int, space: Space) -> schema.Array:
+    """Return (start, smooth) coordinates, one in each of `n` layers of each coordinate.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    n : int
+        Starts.
+    space : Space
+
+    Returns
+    -------
+    array
+    """
+    layers = [rng.permutation(n) for _ in space.smooth]
+    jitter = rng.random((len(layers), n))
+    unit = (np.asarray(layers, np.float64).reshape(len(layers), n) + jitter) / max(n, 1)
+    return space.lower + (space.upper - space.lower) * unit.T
+
+
+def starting_places(
+    space: Space, grid_nll: schema.Array, per_combination: int, rng: np.random.Generator
+) -> schema.Array:
+    """Return where the starts of one combination lie: neutral, the best grid points, hypercube.
+
+    Parameters
+    ----------
+    space : Space
+    grid_nll : array
+        (point,) objective on `coarse_grid`, NaN or inf where it is not finite.
+    per_combination : int
+        Starts of this combination.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    array
+        (start, smooth) coordinates.
+    """
+    neutral = [parameters.PARAMETERS[name].neutral for name in space.smooth]
+    places = [np.clip(np.log(neutral), space.lower, space.upper)]
+    n_grid = min(max(1, per_combination // 8), grid_nll.size, per_combination - 1)
+    order = np.argsort(np.where(np.isfinite(grid_nll), grid_nll, np.inf), kind="stable")
+    places += list(coarse_grid(space)[order[:n_grid]])
+    rest = per_combination - len(places)
+    return np.concatenate([np.stack(places), latin_hypercube(rng, rest, space)])
