@@ -11,16 +11,14 @@ class Score(NamedTuple):
 
     Attributes
     ----------
-    nll, lower, upper : Array
-        () sum of -log(max(probability, epsilon)) [nat]: by the estimate of the unseen tail, and
-        the least and the greatest of its scenarios token by token.
+    loss : Array
+        (scenario,) sum of -log(max(probability, epsilon)) [nat]: by the estimate of the unseen
+        tail and, where there is one, by its lower and its upper bracket.
     ood : Array
         () how many tokens have a probability below epsilon, by the estimate.
     """
 
-    nll: Array
-    lower: Array
-    upper: Array
+    loss: Array
     ood: Array
 
 
@@ -41,5 +39,4 @@ def score(probability: Array, weight: Array, epsilon: Array) -> Score:
     Score
     """
     loss = -jnp.log(jnp.maximum(probability, epsilon)) * weight
-    ood = ((probability[0] < epsilon) * weight).sum()
-    return Score(loss[0].sum(), loss.min(axis=0).sum(), loss.max(axis=0).sum(), ood)
+    return Score(loss.sum(axis=-1), ((probability[0] < epsilon) * weight).sum())

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,10 +15,10 @@ from jaxsppl.sampling import direct, factored
 from jaxsppl.sampling.candidates import Candidates
 from jaxsppl.sampling.objective import Score, score
 from jaxsppl.sampling.precision import float64
+from jaxsppl.sweep.binning import binned_sums
+from jaxsppl.sweep.chunks import chunks
 from jaxsppl.sweep.data import TokenArrays, blocks, usable_top_k
-from jaxsppl.sweep.plan import Plan
-
-Progress = Callable[[int, int], None]
+from jaxsppl.sweep.plan import Advance, Plan
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Means:
     Attributes
     ----------
     nll, lower, upper : array
-        Epsilon-clipped negative log-likelihood and its brackets [nat/token].
+        Epsilon-clipped negative log-likelihood by the estimate of the unseen tail, and the least
+        and the greatest over its scenarios [nat/token].
     ood : array
         Out-of-distribution share.
     """
@@ -39,7 +40,27 @@ class Means:
     ood: schema.Array
 
 
-def grid_means(plan: Plan, tokens: TokenArrays, advance: Callable[[int], None]) -> Means:
+def means_of(loss: schema.Array, ood: schema.Array, n_token: int) -> Means:
+    """Return means from sums over tokens.
+
+    Parameters
+    ----------
+    loss : array
+        (scenario, ...) summed losses [nat]; the first scenario is the estimate.
+    ood : array
+        (...) summed counts.
+    n_token : int
+        Number of tokens.
+
+    Returns
+    -------
+    Means
+    """
+    mean = loss / n_token
+    return Means(mean[0], mean.min(axis=0), mean.max(axis=0), ood / n_token)
+
+
+def grid_means(plan: Plan, tokens: TokenArrays, advance: Advance) -> Means:
     """Evaluate a plan's grid on one harvest.
 
     Parameters
@@ -58,43 +79,55 @@ def grid_means(plan: Plan, tokens: TokenArrays, advance: Callable[[int], None]) 
     """
     names = [axis.name for axis in plan.axes]
     values = usable_top_k(tokens, {axis.name: axis.values for axis in plan.axes}, plan.tail)
-    shape = tuple(len(values[name]) for name in plan.order)
-    sums = np.zeros((4, *shape))
+    level = {"factored": _factored, "binned": binned_sums, "direct": _direct}[plan.level]
     with float64():
-        fixed = {} if "epsilon" in names else {"epsilon": jnp.asarray(plan.epsilon)}
-        for block in blocks(tokens, plan.block, plan.tail):
-            for where, axes in _chunks([values[name] for name in plan.order], plan.chunk):
-                part = factored.grid(
-                    block,
-                    tuple(jnp.asarray(axis) for axis in axes),
-                    fixed,
-                    chain=plan.chain,
-                    names=plan.order,
-                )
-                inner = tuple(slice(0, place.stop - place.start) for place in where)
-                for index, piece in enumerate(part):
-                    sums[index][where] += np.asarray(piece)[inner]
-                n_point = math.prod(place.stop - place.start for place in where)
-                advance(n_point * min(plan.block, tokens.n_token))
+        loss, ood = level(plan, tokens, [values[name] for name in plan.order], advance)
     back = [plan.order.index(name) for name in names]
-    means = [np.transpose(total, back) / tokens.n_token for total in sums]
-    return Means(*means)
+    return means_of(
+        np.transpose(loss, [0, *(1 + place for place in back)]),
+        np.transpose(ood, back),
+        tokens.n_token,
+    )
 
 
-def _chunks(
-    axes: Sequence[Sequence[float]], chunk: Sequence[int]
-) -> Iterator[tuple[tuple[slice, ...], list[schema.Array]]]:
-    """Yield where each chunk lies and its axes, all of one shape: short ends repeat their last."""
-    starts = [range(0, len(axis), step) for axis, step in zip(axes, chunk, strict=True)]
-    for corner in itertools.product(*starts):
-        where: list[slice] = []
-        parts: list[schema.Array] = []
-        for axis, first, step in zip(axes, corner, chunk, strict=True):
-            stop = min(first + step, len(axis))
-            where.append(slice(first, stop))
-            part = np.asarray(axis[first:stop], np.float64)
-            parts.append(np.concatenate([part, np.repeat(part[-1:], step - part.size)]))
-        yield tuple(where), parts
+def _factored(
+    plan: Plan, tokens: TokenArrays, axes: Sequence[Sequence[float]], advance: Advance
+) -> tuple[schema.Array, schema.Array]:
+    """Return (scenario, grid) summed losses and (grid) counts, the axes in the plan's order."""
+    shape = [len(axis) for axis in axes]
+    loss, ood = np.zeros((plan.n_scenario, *shape)), np.zeros(shape)
+    fixed = {} if "epsilon" in plan.order else {"epsilon": jnp.asarray(plan.epsilon)}
+    for block in blocks(tokens, plan.block, plan.tail):
+        for where, parts in chunks(axes, plan.chunk):
+            part = factored.grid(
+                block,
+                tuple(jnp.asarray(axis) for axis in parts),
+                fixed,
+                chain=plan.chain,
+                names=plan.order,
+            )
+            inner = tuple(slice(0, place.stop - place.start) for place in where)
+            loss[(slice(None), *where)] += np.moveaxis(np.asarray(part.loss), -1, 0)[
+                (slice(None), *inner)
+            ]
+            ood[where] += np.asarray(part.ood)[inner]
+            n_point = math.prod(place.stop - place.start for place in where)
+            advance(n_point * min(plan.block, tokens.n_token))
+    return loss, ood
+
+
+def _direct(
+    plan: Plan, tokens: TokenArrays, axes: Sequence[Sequence[float]], advance: Advance
+) -> tuple[schema.Array, schema.Array]:
+    """Return the sums of every point by the definition, as `_factored` does."""
+    points = [
+        {"epsilon": plan.epsilon, **dict(zip(plan.order, values, strict=True))}
+        for values in itertools.product(*axes)
+    ]
+    loss, ood = _direct_sums(tokens, points, plan.chain, plan.tail, plan.block)
+    advance(len(points) * tokens.n_token)
+    shape = [len(axis) for axis in axes]
+    return loss.T.reshape(-1, *shape), ood.reshape(shape)
 
 
 @partial(jax.jit, static_argnames="chain")
@@ -141,14 +174,29 @@ def direct_means(
     list of Means
         Of scalars, one a point.
     """
-    sums = np.zeros((len(points), 4))
     usable = [usable_point(tokens, point, tail) for point in points]
     with float64():
-        for part in blocks(tokens, block, tail):
-            for index, point in enumerate(usable):
-                arrays = {name: jnp.asarray(value) for name, value in point.items()}
-                sums[index] += np.asarray(_direct_score(part, arrays, tuple(chain)))
-    return [Means(*row) for row in sums / tokens.n_token]
+        loss, ood = _direct_sums(tokens, usable, chain, tail, block)
+    return [means_of(row, count, tokens.n_token) for row, count in zip(loss, ood, strict=True)]
+
+
+def _direct_sums(
+    tokens: TokenArrays,
+    points: Sequence[Mapping[str, float]],
+    chain: Sequence[str],
+    tail: str,
+    block: int,
+) -> tuple[schema.Array, schema.Array]:
+    """Return (point, scenario) summed losses and (point,) counts by the definition."""
+    loss = np.zeros((len(points), 3 if tail == "bound" else 1))
+    ood = np.zeros(len(points))
+    for part in blocks(tokens, block, tail):
+        for index, point in enumerate(points):
+            arrays = {name: jnp.asarray(value) for name, value in point.items()}
+            result = _direct_score(part, arrays, tuple(chain))
+            loss[index] += np.asarray(result.loss)
+            ood[index] += np.asarray(result.ood)
+    return loss, ood
 
 
 def direct_probabilities(

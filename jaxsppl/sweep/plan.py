@@ -1,21 +1,36 @@
 """What a sweep will do, settled before anything is computed: level, blocks, chunks, bytes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from jaxsppl import parameters
 from jaxsppl.errors import ConfigError, PlanError, suggest
+from jaxsppl.sampling.nodes import Layout, layout
+from jaxsppl.sampling.precision import float64
 from jaxsppl.sweep.data import TokenArrays
 
-LEVELS = ("auto", "factored", "direct")
+LEVELS = ("auto", "binned", "factored", "direct")
+DRAW = ("alpha", "beta", "epsilon")
 _MIB = 2**20
+
+# Told how many (token, point) pairs a step has done; and those done so far and in all.
+Advance = Callable[[int], None]
+Progress = Callable[[int, int], None]
 
 # Arrays of one (scenario, token, point) shape that are alive at once, as measured.
 _TEMPORARIES = 14
-# Nanoseconds a (scenario, token, point), and a (token, point) of the direct level; for `seconds`.
-_NS = {"factored": 40.0, "direct": 3000.0}
+# Bytes of indices and weights that spreading one interval takes.
+_SPREAD = 320
+
+# Nanoseconds on two cores, for the choice of the level and the expected time: a Beta mass, an
+# interval spread over nodes, an interval from its bounds, a direct evaluation of a token.
+_NS_MASS, _NS_SPREAD, _NS_INTERVAL, _NS_DIRECT = 25.0, 80.0, 15.0, 3000.0
+# Multiply-adds a nanosecond in float32.
+_FLOPS = 30.0
 
 
 @dataclass(frozen=True)
@@ -56,8 +71,16 @@ class Plan:
         Axes as the engine nests them, slowest first.
     chunk : tuple of int
         Points along each of `order` that are computed at once.
+    n_draw_axis : int
+        How many axes at the end of `order` belong to the draw and the objective.
+    nodes : Layout or None
+        Nodes of level "binned".
+    keep_blocks : bool
+        Whether the prepared blocks of a harvest stay in memory for all chunks of rows.
     result_bytes, work_bytes : int
         Size of the result and of what is alive while it is computed [byte].
+    seconds : float
+        Expected time on two cores [s]; an order of magnitude, for the decision to start.
     """
 
     axes: tuple[Axis, ...]
@@ -73,8 +96,12 @@ class Plan:
     block: int
     order: tuple[str, ...]
     chunk: tuple[int, ...]
+    n_draw_axis: int
+    nodes: Layout | None
+    keep_blocks: bool
     result_bytes: int
     work_bytes: int
+    seconds: float
 
     @property
     def n_point(self) -> int:
@@ -90,10 +117,9 @@ class Plan:
         )
 
     @property
-    def seconds(self) -> float:
-        """Expected time on two cores [s]; an order of magnitude, for the decision to start."""
-        scenarios = 3 if self.tail == "bound" else 1
-        return self.n_point * self.n_token * scenarios * _NS[self.level] * 1e-9
+    def n_scenario(self) -> int:
+        """Tails that are evaluated: the estimate and its brackets, or one."""
+        return 3 if self.tail == "bound" else 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
@@ -101,7 +127,6 @@ class Plan:
             **asdict(self),
             "n_point": self.n_point,
             "n_chunk": self.n_chunk,
-            "seconds": self.seconds,
         }
 
     def text(self) -> str:
@@ -134,6 +159,7 @@ def make_plan(
     tail: str,
     level: str,
     memory_mib: int,
+    refine: float = 1.0,
 ) -> Plan:
     """Settle how a sweep is computed.
 
@@ -153,6 +179,8 @@ def make_plan(
         One of `LEVELS`.
     memory_mib : int
         Memory that the computation and the result may take [MiB].
+    refine : float
+        How much finer the nodes of level "binned" are than by default.
 
     Returns
     -------
@@ -184,6 +212,24 @@ def make_plan(
             f"of the {memory_mib} MiB allowed; thin an axis (the longest is {largest.name} with "
             f"{len(largest.values)}) or raise memory_mib to {2 * result_bytes // _MIB + 1}"
         )
+    nested, n_draw_axis = _nesting(stages, names)
+    sizes = [len(axes[names.index(name)].values) for name in nested]
+    n_row = math.prod(sizes[: len(sizes) - n_draw_axis])
+    n_draw = n_point // n_row
+    n_token = sum(tokens.n_token for tokens in harvests)
+    nodes = _nodes(axes, epsilon, refine) if level in ("auto", "binned") else None
+    pairs = scenarios * n_token
+    # The rows' intervals and tables are what the binned level has to do before its product.
+    seconds = {
+        "direct": 1e-9 * n_token * n_point * _NS_DIRECT,
+        "factored": 1e-9 * pairs * (n_point * _NS_MASS + n_row * _NS_INTERVAL),
+    }
+    if nodes is not None:
+        product = 2.0 * n_row * scenarios * nodes.n_node * n_draw * len(harvests) / _FLOPS
+        spreading = pairs * n_row * (_NS_SPREAD + _NS_INTERVAL)
+        tables = nodes.n_node * n_draw * len(harvests) * _NS_MASS
+        seconds["binned"] = 1e-9 * (product + spreading + tables)
+    chosen, why = _choose(level, seconds, nodes)
     most = max(tokens.n_token for tokens in harvests)
     widest = max(tokens.n_rank for tokens in harvests)
     budget = memory_mib * _MIB - result_bytes
@@ -192,11 +238,27 @@ def make_plan(
     block = 64
     while block < 512 and block < most and 2 * block * fixed < budget // 4:
         block *= 2
-    a_point = 8 * scenarios * block * _TEMPORARIES
-    room = max(1, (budget - block * fixed) // a_point)
-    chosen, why = _level(level)
-    nested = _nesting(stages, names)
-    chunk = _chunk([len(axes[names.index(name)].values) for name in nested], min(room, 16384))
+    draws = 8 * nodes.n_node * n_draw if chosen == "binned" and nodes is not None else 0
+    if draws > budget // 2:
+        raise PlanError(
+            f"the grid has {n_draw:,} draws (alpha x beta x epsilon): their node values take "
+            f"{draws / _MIB:,.0f} MiB of the {memory_mib} MiB allowed; thin these axes or raise "
+            f"memory_mib to {(3 * draws + result_bytes) // _MIB + 1}"
+        )
+    if chosen == "binned" and nodes is not None:
+        a_point = scenarios * (4 * nodes.n_node + block * _SPREAD)
+        rows = sizes[: len(sizes) - n_draw_axis]
+        room = max(
+            1, min((budget - block * fixed - draws) // (2 * a_point), 2**31 // (4 * nodes.n_node))
+        )
+        # Enough rows to share a token's exponentials, few enough for the processor's caches.
+        chunk = (*_chunk(rows, min(room, 64)), *sizes[len(rows) :])
+        at_work = draws + a_point * math.prod(chunk[: len(rows)])
+    else:
+        a_point = 8 * scenarios * block * _TEMPORARIES
+        room = max(1, (budget - block * fixed) // a_point)
+        chunk = _chunk(sizes, min(room, 16384))
+        at_work = a_point * math.prod(chunk)
     return Plan(
         axes=tuple(axes),
         chain=stages,
@@ -206,33 +268,63 @@ def make_plan(
         why=why,
         models=models,
         datasets=datasets,
-        n_token=sum(tokens.n_token for tokens in harvests),
+        n_token=n_token,
         n_pair=len(harvests),
         block=block,
         order=nested,
         chunk=chunk,
+        n_draw_axis=n_draw_axis,
+        nodes=nodes if chosen == "binned" else None,
+        keep_blocks=most * (8 * widest + 400) < budget // 4,
         result_bytes=result_bytes,
-        work_bytes=block * fixed + a_point * math.prod(chunk),
+        work_bytes=block * fixed + at_work,
+        seconds=seconds[chosen],
     )
 
 
-def _level(level: str) -> tuple[str, str]:
+def _nodes(axes: Sequence[Axis], epsilon: float, refine: float) -> Layout | None:
+    """Return the nodes for the draws of a grid, or None when it has no alpha or beta axis."""
+    values = {axis.name: np.asarray(axis.values) for axis in axes if axis.name in DRAW}
+    if not {"alpha", "beta"} & set(values):
+        return None
+    one = np.ones(1)
+    alpha, beta = np.meshgrid(values.get("alpha", one), values.get("beta", one))
+    with float64():
+        return layout(alpha.ravel(), beta.ravel(), values.get("epsilon", epsilon * one), refine)
+
+
+def _choose(level: str, seconds: dict[str, float], nodes: Layout | None) -> tuple[str, str]:
     """Return the level and the reason."""
-    if level == "auto":
-        return "factored", "exact for each token"
-    return level, "as asked"
+    if level == "binned" and nodes is None:
+        raise ConfigError(
+            "level: 'binned' needs an alpha or beta axis; use 'factored' or add one to the grid"
+        )
+    if level != "auto":
+        return level, "as asked"
+    if nodes is None:
+        return "factored", "exact for each token, there is no alpha or beta axis"
+    cheap = min(("binned", "factored"), key=lambda name: seconds[name])
+    words = {
+        "binned": f"{nodes.n_node:,} nodes and a matrix product",
+        "factored": "exact for each token",
+    }
+    other = "factored" if cheap == "binned" else "binned"
+    return cheap, f"{words[cheap]}; {other} would take about {seconds[other]:.2g} s"
 
 
-def _nesting(stages: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return the axes slowest first: the chain's in its order, then the draw's, then epsilon."""
-    last = ["alpha", "beta", "epsilon"]
+def _nesting(stages: Sequence[str], names: Sequence[str]) -> tuple[tuple[str, ...], int]:
+    """Return the axes slowest first and how many of them, at the end, are the draw's.
+
+    Temperature is the slowest wherever it stands in the chain: it alone costs exponentials of all
+    ranks, while a truncation costs a look at bounds.
+    """
 
     def place(name: str) -> int:
-        if name in last:
-            return len(stages) + last.index(name)
-        return stages.index(parameters.parameter(name).stage)
+        if name in DRAW:
+            return len(stages) + DRAW.index(name)
+        return -1 if name == "temperature" else stages.index(parameters.parameter(name).stage)
 
-    return tuple(sorted(names, key=place))
+    return tuple(sorted(names, key=place)), sum(name in DRAW for name in names)
 
 
 def _chunk(sizes: Sequence[int], room: int) -> tuple[int, ...]:

@@ -1,0 +1,111 @@
+"""Executes a plan at level `binned`: node sums of the tokens, then one product a chunk of rows."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxsppl import schema
+from jaxsppl.sampling import binned
+from jaxsppl.sweep.chunks import chunks
+from jaxsppl.sweep.data import TokenArrays, blocks
+from jaxsppl.sweep.plan import Advance, Plan
+
+
+def binned_sums(
+    plan: Plan, tokens: TokenArrays, axes: Sequence[Sequence[float]], advance: Advance
+) -> tuple[schema.Array, schema.Array]:
+    """Return a grid's sums over the tokens of a harvest.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of level "binned"; its `nodes` are set. The axes of the draw come last in its order.
+    tokens : TokenArrays
+        The harvest.
+    axes : sequence of sequence of float
+        Values of each axis, in the plan's order.
+    advance : callable
+        Told the number of (token, point) pairs after each step.
+
+    Returns
+    -------
+    tuple of array
+        (scenario, grid) summed losses [nat] and (grid) tokens below epsilon.
+    """
+    nodes = plan.nodes
+    if nodes is None:
+        raise ValueError("a plan of level 'binned' has nodes")
+    n_row_axis = len(plan.order) - plan.n_draw_axis
+    row_axes, draw_axes = axes[:n_row_axis], axes[n_row_axis:]
+    draws = draw_columns(plan.order[n_row_axis:], draw_axes, plan.epsilon)
+    epsilon = draws[:, 2]
+    loss_table, below_table = binned.tables(*(jnp.asarray(c) for c in draws.T), nodes=nodes)
+    n_row = math.prod(plan.chunk[:n_row_axis])
+    shape = [len(axis) for axis in axes]
+    loss, ood = np.zeros((plan.n_scenario, *shape)), np.zeros(shape)
+    step = shape[n_row_axis:]
+    # Modelling the tail costs more than a chunk of rows, so it is done once where memory allows.
+    kept = list(blocks(tokens, plan.block, plan.tail)) if plan.keep_blocks else None
+    for where, parts in chunks(row_axes, plan.chunk[:n_row_axis]):
+        total = jnp.zeros(n_row * plan.n_scenario * nodes.n_node, jnp.float32)
+        cut = jnp.zeros((n_row, plan.n_scenario), jnp.float32)
+        values = tuple(jnp.asarray(axis) for axis in parts)
+        n_point = math.prod(place.stop - place.start for place in where) * len(draws)
+        for block in kept if kept is not None else blocks(tokens, plan.block, plan.tail):
+            total, cut = binned.accumulate(
+                total,
+                cut,
+                block,
+                values,
+                {},
+                chain=plan.chain,
+                names=plan.order[:n_row_axis],
+                nodes=nodes,
+            )
+            jax.block_until_ready(cut)
+            advance(n_point * min(plan.block, tokens.n_token))
+        summed, below = binned.products(
+            total, loss_table, below_table, n_row=n_row, n_scenario=plan.n_scenario
+        )
+        lost = np.asarray(cut, np.float64)
+        part = np.asarray(summed, np.float64) - lost[..., None] * np.log(epsilon)
+        count = np.asarray(below, np.float64) + lost[:, :1]
+        inner = tuple(slice(0, place.stop - place.start) for place in where)
+        whole = (*plan.chunk[:n_row_axis], plan.n_scenario, *step)
+        part = np.moveaxis(part.reshape(whole), n_row_axis, 0)
+        # Cubic weights are negative in places, so a sum can be a rounding below its least value.
+        least = -np.log(np.maximum(1.0, epsilon)).min() * tokens.n_token
+        loss[(slice(None), *where)] = np.maximum(part[(slice(None), *inner)], least)
+        whole = (*plan.chunk[:n_row_axis], *step)
+        ood[where] = np.clip(count.reshape(whole)[inner], 0.0, tokens.n_token)
+    return loss, ood
+
+
+def draw_columns(
+    names: Sequence[str], axes: Sequence[Sequence[float]], epsilon: float
+) -> schema.Array:
+    """Return (draw, 3) alpha, beta and epsilon of every combination of the draw's axes.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Those of alpha, beta and epsilon that are axes, in the grid's order.
+    axes : sequence of sequence of float
+        Their values.
+    epsilon : float
+        For a grid without that axis.
+
+    Returns
+    -------
+    array
+    """
+    columns: list[list[float]] = []
+    for values in itertools.product(*axes):
+        point = {"alpha": 1.0, "beta": 1.0, "epsilon": epsilon}
+        point.update(zip(names, values, strict=True))
+        columns.append([point["alpha"], point["beta"], point["epsilon"]])
+    return np.asarray(columns, np.float64)
