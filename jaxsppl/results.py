@@ -211,6 +211,10 @@ def _identity(file: Path) -> tuple[str, str, str]:
     return str(contents.array("model")), str(contents.array("dataset")), str(mark)
 
 
+# Parameters that a gradient moves; the values of all others are tried one by one.
+SMOOTH = ("temperature", "alpha", "beta")
+
+
 @dataclass(frozen=True)
 class OptimizeTask:
     """An optimum file that is to be made.
@@ -225,9 +229,11 @@ class OptimizeTask:
         Parameters that are optimized.
     fixed : mapping of str to float
         Parameters that are held.
+    values : mapping of str to list of float
+        What is tried of the parameters that no gradient can move.
     order : tuple of str
         The chain.
-    epsilon, tail, starts, seed
+    epsilon, tail, starts, seed, pooled, memory_mib
         As in `jaxsppl.optimize`.
     """
 
@@ -235,22 +241,27 @@ class OptimizeTask:
     files: tuple[Path, ...]
     over: tuple[str, ...]
     fixed: Mapping[str, float]
+    values: Mapping[str, list[float]]
     order: tuple[str, ...]
     epsilon: float
     tail: str
     starts: int
     seed: int
+    pooled: bool
+    memory_mib: int
 
     def recipe(self) -> str:
         """Return what decides the numbers, as text: it is kept in the file."""
         recipe = {
             "over": [*self.over],
-            "fixed": dict(sorted(self.fixed.items())),
+            "fixed": dict(self.fixed),
+            "values": dict(self.values),
             "chain": [*self.order],
             "epsilon": self.epsilon,
             "tail": self.tail,
             "starts": self.starts,
             "seed": self.seed,
+            "pooled": self.pooled,
             "version": jaxsppl.__version__,
             "harvests": sorted(_identity(file) for file in self.files),
         }
@@ -270,16 +281,20 @@ class OptimizeTask:
         from jaxsppl.report import csvfile
         from jaxsppl.sweep.optimize import optimize
 
-        with journal.lock(self.path):
+        with journal.lock(self.path), counted("optimize") as progress:
             result = optimize(
                 [*self.files],
                 over=self.over,
-                fixed=dict(self.fixed),
+                fixed=self.fixed,
+                values=self.values,
                 chain=self.order,
                 epsilon=self.epsilon,
                 tail=self.tail,
                 starts=self.starts,
                 seed=self.seed,
+                pooled=self.pooled,
+                memory_mib=self.memory_mib,
+                progress=progress,
             )
             store.write_dataset(result.assign_attrs(recipe_json=self.recipe()), self.path)
         if csv is not None:
@@ -296,6 +311,7 @@ def optimize_task(
     fixed: Mapping[str, float | str] | None = None,
     starts: int | None = None,
     seed: int | None = None,
+    pooled: bool = False,
     out: Path | None = None,
 ) -> OptimizeTask:
     """Put together what is optimized: a config, harvest files, or a config with some changes.
@@ -311,9 +327,12 @@ def optimize_task(
     over : sequence of str, optional
         Parameters; those of the config, else temperature, alpha and beta.
     fixed : mapping, optional
-        Parameters that are held, beside the config's axes of one value.
+        Parameters that are held, beside the config's axes of one value. Of top_k, min_p and
+        top_p the values of the config's axis are tried one by one.
     starts, seed : int, optional
         Those of the config by default.
+    pooled : bool
+        Whether all datasets of a model are optimized together too.
     out : Path, optional
         The file; ``run.out/NAME.optimum.nc`` by default.
 
@@ -324,8 +343,8 @@ def optimize_task(
     Raises
     ------
     ConfigError
-        For an unknown parameter, or an axis of several values that is not optimized: it is not
-        clear which one to hold.
+        For an unknown parameter, or when temperature, alpha or beta have several values and are
+        not optimized: it is not clear which one to hold.
     """
     given = [*inputs]
     if settings is None and any(source.endswith(".toml") for source in sources):
@@ -338,26 +357,33 @@ def optimize_task(
             config.apply_override(raw, override)
         settings = config.build(raw, "optimize")
         given = [*sources, *given]
-    names = tuple(over or settings.optimize.over or ("temperature", "alpha", "beta"))
-    held: dict[str, float] = {}
-    for name, value in (fixed or {}).items():
-        held[name] = config.axis(name, _number(value), f"--fixed {name}")[0]
-    for name, values in settings.grid.items():
-        if name in (*names, *held, "epsilon"):
+    names = list(over or settings.optimize.over or ("temperature", "alpha", "beta"))
+    held = {
+        name: config.axis(name, _number(value), f"--fixed {name}")[0]
+        for name, value in (fixed or {}).items()
+    }
+    values: dict[str, list[float]] = {}
+    for name, axis in settings.grid.items():
+        if name in held or name == "epsilon":
             continue
-        if len(values) > 1:
+        if name not in names and len(axis) == 1:
+            held[name] = axis[0]
+        elif name not in SMOOTH:
+            values[name] = axis
+            names += [name] if name not in names else []
+        elif name not in names:
             raise ConfigError(
-                f"config '{settings.name}': grid.{name} has {len(values)} values and is not "
-                f"optimized; hold one, for example --fixed {name}={values[0]:g}"
+                f"config '{settings.name}': grid.{name} has {len(axis)} values and is not "
+                f"optimized; hold one, for example --fixed {name}={axis[0]:g}"
             )
-        held[name] = values[0]
     used = [*names, *held]
     order = settings.order() if settings.chain.order or settings.chain.orders else None
     return OptimizeTask(
         path=out or Path(settings.run.out) / f"{store.safe_name(settings.name)}.optimum.nc",
         files=tuple(input_files(settings, given)),
-        over=names,
+        over=tuple(names),
         fixed=held,
+        values=values,
         order=parameters.check_order(
             parameters.default_order(used) if order is None else order, used, "chain"
         ),
@@ -365,6 +391,8 @@ def optimize_task(
         tail=settings.objective.tail,
         starts=settings.optimize.starts if starts is None else starts,
         seed=settings.optimize.seed if seed is None else seed,
+        pooled=pooled,
+        memory_mib=settings.run.memory_mib,
     )
 
 

@@ -73,6 +73,7 @@ def optimize(
     fixed: Annotated[list[str] | None, Several] = None,
     starts: int | None = None,
     seed: int | None = None,
+    pooled: Annotated[bool, Flag] = False,
     overrides: Overrides = None,
     inputs: Inputs = None,
     out: Path | None = None,
@@ -86,13 +87,16 @@ def optimize(
     sources
         A sweep config (TOML), or harvest files.
     over
-        Parameters to optimize, comma-separated; those of the config, else temperature,alpha,beta.
+        Parameters, comma-separated; those of the config, else temperature,alpha,beta. Of top_k,
+        min_p and top_p several values are tried: those of the config's axis, or usual ones.
     fixed
         Parameters that are held, for example min_p=0.05.
     starts
         Number of starts.
     seed
         Decides where the starts lie.
+    pooled
+        Optimize all datasets of a model together too.
     overrides
         Set a key of the config, for example grid.min_p=[0.05]; may be given several times.
     inputs
@@ -113,6 +117,7 @@ def optimize(
         fixed=pairs_of(fixed or [], "--fixed"),
         starts=starts,
         seed=seed,
+        pooled=pooled,
         out=out,
     )
     task.write(csv)
