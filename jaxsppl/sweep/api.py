@@ -12,8 +12,9 @@ from jaxsppl.errors import AuditError, ConfigError
 from jaxsppl.sweep import engine
 from jaxsppl.sweep.audit import Audit, audit
 from jaxsppl.sweep.baselines import BASELINES, baseline_means
+from jaxsppl.sweep.binning import make_tables
 from jaxsppl.sweep.data import TokenArrays, check_tail, token_arrays, usable_top_k
-from jaxsppl.sweep.plan import Advance, Axis, Plan, Progress, make_plan
+from jaxsppl.sweep.plan import Axis, Plan, Progress, make_plan
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -102,48 +103,37 @@ def sweep(
     def planned(level: str, refine: float) -> Plan:
         return _plan(tokens, grid, chain, epsilon, tail, level, memory_mib, tolerance, refine)
 
-    plan = planned(level, 1.0)
+    refine = 1.0
+    plan = planned(level, refine)
     for one in tokens:
         usable_top_k(one, {axis.name: axis.values for axis in plan.axes}, plan.tail)
     advance = _counter(plan, progress)
     each = -(-audit_points // len(tokens))
     rng = np.random.default_rng(seed)
     results: list[tuple[TokenArrays, engine.Means, Audit, list[engine.Means]]] = []
+    tables = make_tables(plan) if plan.level == "binned" else None
     for one in tokens:
-        means, checked = _audited(plan, one, tolerance, each, rng, advance)
-        if plan.level == "binned" and not _passes(checked, one, tolerance):
+        means = engine.grid_means(plan, one, advance, tables)
+        checked = audit(plan, one, means, each, rng)
+        while not _passes(checked, one, tolerance):
+            if plan.level != "binned":
+                raise AuditError(
+                    f"{one.label}: level '{plan.level}' differs from the direct definition by "
+                    f"{checked.nll:.2g} nat and {checked.ood:.2g} in the share, more than the "
+                    f"tolerance {tolerance:g}; please report it"
+                )
             # Finer nodes cost little; exactness costs more, and always passes.
-            for finer, refine in (("binned", 2.0), ("factored", 1.0)):
-                plan = planned(finer, refine)
-                _LOG.info("%s: the audit objects (%s); again, %s", one.label, checked, plan.why)
-                means, checked = _audited(plan, one, tolerance, each, rng, advance)
-                if _passes(checked, one, tolerance):
-                    break
+            refine *= 2.0
+            plan = planned("binned" if refine == 2.0 else "factored", refine)
+            tables = make_tables(plan) if plan.level == "binned" else None
+            _LOG.info("%s: the audit objects (%s); again, %s", one.label, checked, plan.why)
+            means = engine.grid_means(plan, one, advance, tables)
+            checked = audit(plan, one, means, each, rng)
         named = baseline_means(
             one, [*BASELINES.values()], epsilon=epsilon, tail=tail, block=plan.block
         )
         results.append((one, means, checked, named))
     return _labelled(plan, results, tolerance)
-
-
-def _audited(
-    plan: Plan,
-    tokens: TokenArrays,
-    tolerance: float,
-    audit_points: int,
-    rng: np.random.Generator,
-    advance: Advance,
-) -> tuple[engine.Means, Audit]:
-    """Compute a harvest's grid and audit it; an exact level has to pass."""
-    means = engine.grid_means(plan, tokens, advance)
-    checked = audit(plan, tokens, means, audit_points, rng)
-    if plan.level != "binned" and not _passes(checked, tokens, tolerance):
-        raise AuditError(
-            f"{tokens.label}: level '{plan.level}' differs from the direct definition by "
-            f"{checked.nll:.2g} nat and {checked.ood:.2g} in the share, more than the tolerance "
-            f"{tolerance:g}; please report it"
-        )
-    return means, checked
 
 
 def _passes(checked: Audit, tokens: TokenArrays, tolerance: float) -> bool:

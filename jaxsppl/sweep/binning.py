@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +11,56 @@ import numpy as np
 
 from jaxsppl import schema
 from jaxsppl.sampling import binned
+from jaxsppl.sampling.precision import float64
 from jaxsppl.sweep.chunks import chunks
 from jaxsppl.sweep.data import TokenArrays, blocks
 from jaxsppl.sweep.plan import Advance, Plan
 
 
+@dataclass(frozen=True)
+class Tables:
+    """What each node contributes under each draw; the same for every harvest of a sweep.
+
+    Attributes
+    ----------
+    epsilon : array
+        (draw,) clips.
+    loss, below : jax.Array
+        (node, draw) float32, as `binned.tables` gives them.
+    """
+
+    epsilon: schema.Array
+    loss: jax.Array
+    below: jax.Array
+
+
+def make_tables(plan: Plan) -> Tables:
+    """Evaluate the nodes of a plan of level "binned" for all its draws.
+
+    Parameters
+    ----------
+    plan : Plan
+
+    Returns
+    -------
+    Tables
+    """
+    if plan.nodes is None:
+        raise ValueError(f"a plan of level '{plan.level}' has no nodes")
+    values = {axis.name: axis.values for axis in plan.axes}
+    names = plan.order[len(plan.order) - plan.n_draw_axis :]
+    draws = draw_columns(names, [values[name] for name in names], plan.epsilon)
+    with float64():
+        columns = [jnp.asarray(column) for column in draws.T]
+        return Tables(draws[:, 2], *binned.tables(*columns, nodes=plan.nodes))
+
+
 def binned_sums(
-    plan: Plan, tokens: TokenArrays, axes: Sequence[Sequence[float]], advance: Advance
+    plan: Plan,
+    tokens: TokenArrays,
+    axes: Sequence[Sequence[float]],
+    tables: Tables,
+    advance: Advance,
 ) -> tuple[schema.Array, schema.Array]:
     """Return a grid's sums over the tokens of a harvest.
 
@@ -28,6 +72,8 @@ def binned_sums(
         The harvest.
     axes : sequence of sequence of float
         Values of each axis, in the plan's order.
+    tables : Tables
+        As `make_tables` gives them for the plan.
     advance : callable
         Told the number of (token, point) pairs after each step.
 
@@ -40,10 +86,7 @@ def binned_sums(
     if nodes is None:
         raise ValueError("a plan of level 'binned' has nodes")
     n_row_axis = len(plan.order) - plan.n_draw_axis
-    row_axes, draw_axes = axes[:n_row_axis], axes[n_row_axis:]
-    draws = draw_columns(plan.order[n_row_axis:], draw_axes, plan.epsilon)
-    epsilon = draws[:, 2]
-    loss_table, below_table = binned.tables(*(jnp.asarray(c) for c in draws.T), nodes=nodes)
+    row_axes, epsilon = axes[:n_row_axis], tables.epsilon
     n_row = math.prod(plan.chunk[:n_row_axis])
     shape = [len(axis) for axis in axes]
     loss, ood = np.zeros((plan.n_scenario, *shape)), np.zeros(shape)
@@ -54,7 +97,7 @@ def binned_sums(
         total = jnp.zeros(n_row * plan.n_scenario * nodes.n_node, jnp.float32)
         cut = jnp.zeros((n_row, plan.n_scenario), jnp.float32)
         values = tuple(jnp.asarray(axis) for axis in parts)
-        n_point = math.prod(place.stop - place.start for place in where) * len(draws)
+        n_point = math.prod(place.stop - place.start for place in where) * epsilon.size
         for block in kept if kept is not None else blocks(tokens, plan.block, plan.tail):
             total, cut = binned.accumulate(
                 total,
@@ -69,7 +112,7 @@ def binned_sums(
             jax.block_until_ready(cut)
             advance(n_point * min(plan.block, tokens.n_token))
         summed, below = binned.products(
-            total, loss_table, below_table, n_row=n_row, n_scenario=plan.n_scenario
+            total, tables.loss, tables.below, n_row=n_row, n_scenario=plan.n_scenario
         )
         lost = np.asarray(cut, np.float64)
         part = np.asarray(summed, np.float64) - lost[..., None] * np.log(epsilon)

@@ -15,7 +15,7 @@ from jaxsppl.sampling import direct, factored
 from jaxsppl.sampling.candidates import Candidates
 from jaxsppl.sampling.objective import Score, score
 from jaxsppl.sampling.precision import float64
-from jaxsppl.sweep.binning import binned_sums
+from jaxsppl.sweep.binning import Tables, binned_sums, make_tables
 from jaxsppl.sweep.chunks import chunks
 from jaxsppl.sweep.data import TokenArrays, blocks, usable_top_k
 from jaxsppl.sweep.plan import Advance, Plan
@@ -60,7 +60,9 @@ def means_of(loss: schema.Array, ood: schema.Array, n_token: int) -> Means:
     return Means(mean[0], mean.min(axis=0), mean.max(axis=0), ood / n_token)
 
 
-def grid_means(plan: Plan, tokens: TokenArrays, advance: Advance) -> Means:
+def grid_means(
+    plan: Plan, tokens: TokenArrays, advance: Advance, tables: Tables | None = None
+) -> Means:
     """Evaluate a plan's grid on one harvest.
 
     Parameters
@@ -71,6 +73,8 @@ def grid_means(plan: Plan, tokens: TokenArrays, advance: Advance) -> Means:
         One harvest.
     advance : callable
         Told the number of (token, point) pairs after each step.
+    tables : Tables, optional
+        Those of the plan, when it is executed on several harvests.
 
     Returns
     -------
@@ -79,9 +83,13 @@ def grid_means(plan: Plan, tokens: TokenArrays, advance: Advance) -> Means:
     """
     names = [axis.name for axis in plan.axes]
     values = usable_top_k(tokens, {axis.name: axis.values for axis in plan.axes}, plan.tail)
-    level = {"factored": _factored, "binned": binned_sums, "direct": _direct}[plan.level]
+    axes = [values[name] for name in plan.order]
     with float64():
-        loss, ood = level(plan, tokens, [values[name] for name in plan.order], advance)
+        if plan.level == "binned":
+            loss, ood = binned_sums(plan, tokens, axes, tables or make_tables(plan), advance)
+        else:
+            level = _factored if plan.level == "factored" else _direct
+            loss, ood = level(plan, tokens, axes, advance)
     back = [plan.order.index(name) for name in names]
     return means_of(
         np.transpose(loss, [0, *(1 + place for place in back)]),
