@@ -9,6 +9,10 @@ from jax import Array
 # exponential is exactly 0 at every temperature that is allowed.
 ABSENT = -1e30
 
+# A limit that is hit exactly in decimal (p = .5, .3 and top_p = .8) is missed by the rounding of
+# sums in binary; so much below a limit, relative to it, still counts as on it.
+TIE = 1e-12
+
 
 class Tail(NamedTuple):
     """The unseen tokens of each position, by the model of `jaxsppl.sampling.tail`.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsppl.sampling import tail as tails
-from jaxsppl.sampling.candidates import ABSENT, Candidates
+from jaxsppl.sampling.candidates import ABSENT, TIE, Candidates
 from jaxsppl.sampling.draw import Interval, probability
 
 
@@ -63,6 +63,8 @@ def _one(
         likelier = jnp.where(outside > 0, jnp.maximum(unseen, 0.0) * share, 0.0)
         before, after = before + likelier, after - likelier
     total = jnp.where(own > 0, before + own + after, 1.0)
+    # Listed probabilities that sum to more than 1 leave less than nothing after the last ones.
+    before = jnp.maximum(before + jnp.minimum(after, 0.0), 0.0)
     after = jnp.maximum(after, 0.0)
     place = Interval(*(part[None] / total for part in (before, own, after)))
     return probability(place, values.get("alpha"), values.get("beta"))[0]
@@ -131,7 +133,7 @@ def _min_p(state: _State, value: Array, scenario: int) -> _State:
     del scenario
     on = value > 0
     top = jnp.where(state.keep, state.logits, ABSENT).max(axis=-1)
-    threshold = top + jnp.log(jnp.where(on, value, 1.0))
+    threshold = top + jnp.log(jnp.where(on, value, 1.0)) - TIE * state.inverse
     keep = state.keep & (~on | (state.logits >= threshold[:, None]))
     raised = jnp.maximum(state.floor, threshold / state.inverse)
     return _State(
@@ -149,6 +151,7 @@ def _top_p(state: _State, value: Array, scenario: int) -> _State:
     seen = weight.sum(axis=-1)
     outside, rest = _unseen(state, top, scenario)
     total = seen + outside + rest
+    value = value * (1.0 - TIE)
     before = jnp.cumsum(weight, axis=-1) - weight
     below = before < jnp.maximum(value * total, jnp.finfo(total.dtype).tiny)[:, None]
     keep = state.keep & (~on | below)

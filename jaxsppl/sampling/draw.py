@@ -65,11 +65,15 @@ def interval(kept: Kept, block: Candidates) -> Interval:
         outside = actual_outside(kept, block)
         unseen = unseen_sum(kept, block)
         # How much of the tail is likelier than an unlisted actual token, only the model can say.
-        others = jnp.maximum(unseen - outside, 0.0)
-        likelier = others * tails.share_above(block.tail, inverse, floor, block.actual)
+        others = unseen - outside
+        share = tails.share_above(block.tail, inverse, floor, block.actual)
+        likelier = jnp.maximum(others, 0.0) * share
         is_outside = outside > 0
         before = jnp.where(is_outside, total + likelier, before)
-        after = jnp.where(is_outside, others - likelier, jnp.maximum(after + unseen, 0.0))
+        after = jnp.where(is_outside, others - likelier, after + unseen)
+        # Listed probabilities that sum to more than 1 leave less than nothing after the last ones.
+        before = jnp.maximum(before + jnp.minimum(after, 0.0), 0.0)
+        after = jnp.maximum(after, 0.0)
         own = own + outside
         total = total + unseen
     # A token that was cut has no interval; its total is any number above 0.

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxsppl.sampling import tail as tails
-from jaxsppl.sampling.candidates import Candidates
+from jaxsppl.sampling.candidates import TIE, Candidates
 
 
 class Kept(NamedTuple):
@@ -139,7 +139,7 @@ def top_k(kept: Kept, block: Candidates, top_k: Array) -> Kept:
 def min_p(kept: Kept, block: Candidates, min_p: Array) -> Kept:
     """Keep tokens of at least p times the likeliest one's probability; p <= 0 is off."""
     on = min_p > 0
-    threshold = top_logprob(kept, block) + jnp.log(jnp.where(on, min_p, 1.0)) / kept.inverse
+    threshold = top_logprob(kept, block) + jnp.log(jnp.where(on, min_p, 1.0)) / kept.inverse - TIE
     count = (block.logprob >= threshold[:, None]).sum(axis=-1)
     last = jnp.maximum(count, kept.start + 1)
     return kept._replace(
@@ -155,7 +155,7 @@ def top_p(kept: Kept, block: Candidates, top_p: Array) -> Kept:
     before = gather(sums, kept.start)
     seen = gather(sums, kept.stop) - before
     unseen = unseen_sum(kept, block)
-    target = jnp.maximum(top_p * (seen + unseen), jnp.finfo(sums.dtype).tiny)
+    target = jnp.maximum(top_p * (1.0 - TIE) * (seen + unseen), jnp.finfo(sums.dtype).tiny)
     below = (sums[None, :, :-1] - before[:, None] < jnp.atleast_2d(target)[..., None]).sum(axis=-1)
     count = below if target.ndim > 1 else below[0]
     floor = kept.floor

@@ -30,6 +30,8 @@ ESTIMATE, LOWER, UPPER = 0, 1, 2
 # The float32 sum over the vocabulary is off by up to 2.2e-4 for 49,152 tokens and 5.6e-4 for
 # 262,144 (measured on llama.cpp); it grows like the square root.
 _SLACK = 1.13e-6
+# What rounding the listed log-probabilities to float32 may add to their sum.
+_NOISE = 5e-7
 # Above this the mass is known to a few percent in spite of that error.
 _RESOLVED = 4.0
 
@@ -219,17 +221,20 @@ def tail_sum(tail: Tail, inverse: Array, floor: Array, top: Array) -> Array:
         (scenario, token) sum of exp(b * (logprob - top)): estimate, lower and upper bracket.
     """
     inverse = jnp.broadcast_to(inverse, tail.edge.shape)
-    least = jnp.maximum(tail.mass, 0.0)
-    most = jnp.maximum(tail.mass + tail.slack, 0.0)
+    some = tail.number > 0
+    least = jnp.where(some, jnp.maximum(tail.mass - _NOISE, 0.0), 0.0)
+    most = jnp.where(some, jnp.maximum(tail.mass + tail.slack, 0.0), 0.0)
     middle = floor if floor.ndim == 1 else floor[ESTIMATE]
     lower, _ = _brackets(tail, inverse, middle, top, least)
     _, upper = _brackets(tail, inverse, middle, top, most)
     model = _sums_above(tail, _cell_sums(tail, inverse, top), middle)
     estimate = jnp.clip(model, lower, upper)
     # The model's own mass differs from m by the rounding of the server's sum. The difference
-    # counts as a token at the top, so that at T = 1 the plain probabilities come out as harvested.
+    # counts as a token at the top, so that at T = 1 the plain probabilities come out as harvested;
+    # below T = 1 it fades at least as fast as any listed token, so that none exceeds 1.
     modelled = jnp.clip(_model_mass(tail, tail.spread), least, most)
-    rest = (tail.mass - modelled) * jnp.exp(-top)
+    fading = jnp.maximum(inverse - 1.0, 0.0) * jnp.maximum(top - tail.edge, 1.0)
+    rest = (tail.mass - modelled) * jnp.exp(-top - fading)
     estimate = estimate + jnp.where(middle <= ALL, rest, 0.0)
     if floor.ndim > 1:
         lower, _ = _brackets(tail, inverse, floor[LOWER], top, least)
