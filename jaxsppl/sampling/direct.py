@@ -6,6 +6,7 @@ Beta mass, which have their own tests, and nothing of how they cut and sum.
 
 from collections.abc import Mapping, Sequence
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -32,12 +33,15 @@ def probabilities(block: Candidates, chain: Sequence[str], values: Mapping[str, 
         (scenario, token) probability; scenarios are one without a tail, else estimate, lower and
         upper bracket of the unseen tail.
     """
-    results = [_one(block, chain, values, index) for index in range(block.scenarios)]
-    return jnp.stack(results)
+
+    def one(scenario: Array) -> Array:
+        return _one(block, chain, values, scenario)
+
+    return jax.vmap(one)(jnp.arange(block.scenarios))
 
 
 def _one(
-    block: Candidates, chain: Sequence[str], values: Mapping[str, Array], scenario: int
+    block: Candidates, chain: Sequence[str], values: Mapping[str, Array], scenario: Array
 ) -> Array:
     """Return (token,) probabilities under one scenario of the tail."""
     listed = block.logprob > ABSENT / 2
@@ -58,7 +62,7 @@ def _one(
     if block.tail is not None:
         inverse = jnp.broadcast_to(jnp.asarray(state.inverse), block.actual.shape)
         # The place of an unlisted token among the unseen ones is the estimate's in every scenario.
-        floor = state.floor if scenario == 0 else _floor_of_estimate(block, chain, values)
+        floor = _floor_of_estimate(block, chain, values)
         share = tails.share_above(block.tail, inverse, floor, block.actual)
         likelier = jnp.where(outside > 0, jnp.maximum(unseen, 0.0) * share, 0.0)
         before, after = before + likelier, after - likelier
@@ -78,7 +82,7 @@ def _floor_of_estimate(
     state = _State(block, block.logprob, listed, jnp.full(block.actual.shape, tails.ALL), 1.0)
     for name in chain:
         if name in values:
-            state = _STEPS[name](state, values[name], 0)
+            state = _STEPS[name](state, values[name], jnp.asarray(tails.ESTIMATE))
     return state.floor
 
 
@@ -92,7 +96,7 @@ class _State:
         self.floor, self.inverse = floor, inverse
 
 
-def _unseen(state: _State, top: Array, scenario: int) -> tuple[Array, Array]:
+def _unseen(state: _State, top: Array, scenario: Array) -> tuple[Array, Array]:
     """Return the weights of the actual token outside the list and of the other unseen ones."""
     block = state.block
     if block.tail is None:
@@ -104,7 +108,7 @@ def _unseen(state: _State, top: Array, scenario: int) -> tuple[Array, Array]:
     return outside, rest[scenario]
 
 
-def _temperature(state: _State, value: Array, scenario: int) -> _State:
+def _temperature(state: _State, value: Array, scenario: Array) -> _State:
     """Divide the logits; at 0 keep the tokens that equal the likeliest."""
     del scenario
     greedy = value == 0
@@ -118,7 +122,7 @@ def _temperature(state: _State, value: Array, scenario: int) -> _State:
     return _State(state.block, logits, keep, floor, inverse)
 
 
-def _top_k(state: _State, value: Array, scenario: int) -> _State:
+def _top_k(state: _State, value: Array, scenario: Array) -> _State:
     """Keep the first k of the kept tokens."""
     del scenario
     on = value > 0
@@ -128,7 +132,7 @@ def _top_k(state: _State, value: Array, scenario: int) -> _State:
     )
 
 
-def _min_p(state: _State, value: Array, scenario: int) -> _State:
+def _min_p(state: _State, value: Array, scenario: Array) -> _State:
     """Keep tokens of at least p times the likeliest one's probability."""
     del scenario
     on = value > 0
@@ -141,7 +145,7 @@ def _min_p(state: _State, value: Array, scenario: int) -> _State:
     )
 
 
-def _top_p(state: _State, value: Array, scenario: int) -> _State:
+def _top_p(state: _State, value: Array, scenario: Array) -> _State:
     """Keep the likeliest tokens, each as long as the mass before it is below p."""
     block = state.block
     on = value < 1
