@@ -48,20 +48,21 @@ class _Constants(NamedTuple):
     reach: float  # their half-width, at most, relative to the distance from 0 and from 1
     change: float  # slope of the log-integrand times the half-width, at most
     bend: float  # its second derivative times the half-width squared, at most
+    shift: int  # where Stirling's series begins
 
 
 # float32 cannot afford to lose digits in a difference of tails, hence its wider narrow intervals.
-_DOUBLE = _Constants(levels=28, split=0.2, nodes=4, reach=0.1, change=0.2, bend=0.02)
-_SINGLE = _Constants(levels=32, split=0.06, nodes=10, reach=0.95, change=4.0, bend=2.5)
+_DOUBLE = _Constants(levels=28, split=0.2, nodes=4, reach=0.1, change=0.2, bend=0.02, shift=9)
+_SINGLE = _Constants(levels=32, split=0.06, nodes=10, reach=0.95, change=4.0, bend=2.5, shift=4)
 
 _BOTH_PARAMETERS: Directions = ((1.0, 0.0), (0.0, 1.0))
 
-# Coefficients of 1/z, 1/z^3, ... in Stirling's series (DLMF 5.11.1), used for z >= _SHIFT.
+# Coefficients of 1/z, 1/z^3, ... in Stirling's series (DLMF 5.11.1), used for z >= shift.
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
-_SHIFT = 9
 _HALF_LOG_TWO_PI = 0.9189385332046727
 
 
+@jax.jit
 def log_beta_mass(
     before: ArrayLike, own: ArrayLike, after: ArrayLike, alpha: ArrayLike, beta: ArrayLike
 ) -> Array:
@@ -74,7 +75,8 @@ def log_beta_mass(
     ----------
     before, own, after : ArrayLike
         Masses of the kept tokens before this one, of this one, and after it, >= 0, on any common
-        scale: they are divided by their sum. Below the smallest normal number they count as 0.
+        scale: they are divided by their sum. Up to 16 times the smallest normal number of the type
+        (2e-37 in float32) they count as 0.
     alpha, beta : ArrayLike
         Parameters of the Beta distribution, within `PARAMETER_RANGE`. At alpha = beta = 1 the
         result is the logarithm of the own share, to rounding.
@@ -90,6 +92,7 @@ def log_beta_mass(
     return _log_mass(*_as_floats(before, own, after, alpha, beta))
 
 
+@jax.jit
 def beta_mass(
     before: ArrayLike, own: ArrayLike, after: ArrayLike, alpha: ArrayLike, beta: ArrayLike
 ) -> Array:
@@ -109,6 +112,7 @@ def beta_mass(
     return _mass(*_as_floats(before, own, after, alpha, beta))
 
 
+@jax.jit
 def log_beta(alpha: ArrayLike, beta: ArrayLike) -> Array:
     """Return log B(alpha, beta), the normaliser of the density.
 
@@ -193,11 +197,21 @@ class _ByEnds(NamedTuple):
     high: Array
 
 
+def _constants(dtype: Any) -> _Constants:
+    """Return the constants for a floating type."""
+    return _SINGLE if is_single(dtype) else _DOUBLE
+
+
 def _usable(before: Array, own: Array, after: Array) -> tuple[Array, _Masses]:
     """Return where a token has mass (or is NaN), and masses that are harmless elsewhere."""
-    present = ~(own < jnp.finfo(own.dtype).tiny)
+    present = _counts(own, before + own + after)
     before, own, after = (jnp.where(present, mass, 1) for mass in (before, own, after))
     return present, (before, own, after)
+
+
+def _counts(mass: Array, total: Array) -> Array:
+    """Return where a mass is not too small for arithmetic without subnormal numbers."""
+    return ~(mass <= 16 * jnp.finfo(mass.dtype).tiny * jnp.maximum(total, 1))
 
 
 def _finish_log(present: Array, masses: _Masses, a: Array, b: Array, parts: _Parts) -> Array:
@@ -235,18 +249,18 @@ def _parts(
     before: Array, own: Array, after: Array, a: Array, b: Array, directions: Directions = ()
 ) -> _Parts:
     """Return the mass of own > 0, with derivatives in (a, b) along `directions`."""
-    const = _SINGLE if is_single(own.dtype) else _DOUBLE
+    const = _constants(own.dtype)
     total = before + own + after
     x_lo, y_lo = before / total, (own + after) / total
     x_hi, y_hi = (before + own) / total, after / total
     x_mid, y_mid = (before + 0.5 * own) / total, (after + 0.5 * own) / total
-    tiny = jnp.finfo(own.dtype).tiny
+    low_edge, high_edge = _counts(before, total), _counts(after, total)
     local = _narrow(x_mid, y_mid, 0.5 * own / total, a, b, const, directions)
 
     # x^a y^b / B(a, b) at the middle of a narrow interval, else at both ends; 0 on an end of [0, 1]
     log_b = _log_beta(a, b)
     share = jnp.where(local.usable, 0.5, 0)
-    open_one, open_two = local.usable | (before >= tiny), ~local.usable & (after >= tiny)
+    open_one, open_two = local.usable | low_edge, ~local.usable & high_edge
     whole = pair_sum(before, own)
     whole = pair_sum(whole.high, after).plus(whole.low)
     log_one = _log_power(
@@ -280,7 +294,6 @@ def _parts(
     # On an end of [0, 1] the density is finite and not 0 only where its parameter is 1.
     at_zero = jnp.where(a == 1, b * jnp.exp(jnp.where(a == 1, -scale.high, 0)), 0)
     at_one = jnp.where(b == 1, a * jnp.exp(jnp.where(b == 1, -scale.high, 0)), 0)
-    low_edge, high_edge = before >= tiny, after >= tiny
     density_lo = jnp.where(low_edge, power_one / (jnp.where(low_edge, x_lo, 1) * y_lo), at_zero)
     density_hi = jnp.where(high_edge, power_two / (x_hi * jnp.where(high_edge, y_hi, 1)), at_one)
 
@@ -386,14 +399,16 @@ def _log_power(x: Pair, y: Pair, total: Pair, a: Array, b: Array, log_b: Pair) -
 
 def _log_beta(alpha: Array, beta: Array) -> Pair:
     """Return log B(alpha, beta) by Stirling's series after a fixed shift."""
+    start = _constants(alpha.dtype).shift
     terms: list[tuple[Pair, Pair]] = []
     rest = jnp.full_like(alpha + beta, _HALF_LOG_TWO_PI)
+    shifts = jnp.zeros_like(rest)
     for z, sign in ((exact(alpha), 1), (exact(beta), 1), (pair_sum(alpha, beta), -1)):
-        small = z.high < _SHIFT
+        small = z.high < start
         product = z.high
-        for k in range(1, _SHIFT):
+        for k in range(1, start):
             product = product * (z.high + k)
-        shift = jnp.where(small, _SHIFT, 0).astype(z.high.dtype)
+        shift = jnp.where(small, start, 0).astype(z.high.dtype)
         moved = pair_sum(z.high, shift).plus(z.low)
         inverse = 1 / moved.high
         series = jnp.zeros_like(inverse)
@@ -402,9 +417,11 @@ def _log_beta(alpha: Array, beta: Array) -> Pair:
         weight = pair_sum(moved.high, jnp.full_like(inverse, -0.5)).plus(moved.low)
         terms.append((Pair(sign * weight.high, sign * weight.low), moved))
         terms.append((exact(jnp.full_like(inverse, -sign)), exact(jnp.where(small, product, 1))))
-        rest = rest + sign * (series * inverse - shift)
+        rest = rest + sign * (series * inverse)
+        shifts = shifts - sign * shift
     logs = weighted_logs(*terms)
-    return pair_sum(logs.high, rest).plus(logs.low)
+    total = pair_sum(logs.high, shifts)
+    return pair_sum(total.high, rest).plus(total.low + logs.low)
 
 
 def _guard(valid: Array, value: Pair, otherwise: float = 1) -> Pair:

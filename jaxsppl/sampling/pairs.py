@@ -97,7 +97,7 @@ def weighted_logs(*terms: tuple[Pair, Pair]) -> Pair:
     Returns
     -------
     Pair
-        The sum; in float32 good to about 1e-10 where it is a few hundred.
+        The sum; in float32 good to 1e-9 per unit of weight.
     """
     if not is_single(terms[0][1].high.dtype):
         total = sum((w.high * jnp.log(v.high) for w, v in terms[1:]), start=_plain(terms[0]))
