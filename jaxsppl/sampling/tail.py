@@ -8,7 +8,7 @@ Estimate. Over a whole vocabulary the logits are close to normal, so the log-pro
 falls from the edge as ``logprob_K - spread * (z(K) - z(j))``, z(j) being the normal quantile that j
 of V tokens exceed. The one unknown, `spread`, follows from m; where m is below the rounding error
 of the server's float32 sums, from the slope over the listed ranks. Against the full vocabulary
-(`scripts/tail.py`) its error at T > 1 is a third of that of a power law.
+(`scripts/tail.py`) its error at T > 1 is about half that of a power law for K = 20 and 100.
 
 Brackets. By concavity or convexity of p^b, equal shares and the fewest tokens at p_K are the two
 extremes; which is the upper one flips at b = 1. A cut at p >= t confines the kept part further.
