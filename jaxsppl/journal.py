@@ -159,14 +159,14 @@ def lock(path: Path) -> Generator[None]:
         raise ConfigError(
             f"'{path}' is being written by {owner or 'another run'}; wait for it or stop it"
         )
-    with handle:
+    try:
         handle.truncate(0)
         handle.write(f"process {os.getpid()} on {socket.gethostname()} since {time.ctime()}")
         handle.flush()
-        try:
-            yield
-        finally:
-            name.unlink(missing_ok=True)
+        yield
+    finally:
+        name.unlink(missing_ok=True)
+        handle.close()
 
 
 def _locked(name: Path) -> IO[str] | None:

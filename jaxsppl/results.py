@@ -1,6 +1,8 @@
 """Result files of a config: where they lie, whether they are up to date, and making them."""
 
+import importlib
 import json
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +82,7 @@ def plan(settings: "Config", files: Sequence[Path]) -> "dict[str, Plan]":
     dict of str to Plan
         By the order's name; "" for a single one.
     """
-    from jaxsppl.sweep.api import explain
-
+    explain = _engine("jaxsppl.sweep.api").explain
     check_grid(settings)
     return {
         name: explain(
@@ -108,6 +109,16 @@ def check_grid(settings: "Config") -> None:
         )
 
 
+def _engine(module: str) -> Any:
+    """Import a module that loads jax; a Ctrl-C in the midst of that would make jax abort."""
+    held = {signal.SIGINT, signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    try:
+        return importlib.import_module(module)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def sweep_to(
     path: Path, settings: "Config", order: Sequence[str], files: Sequence[Path]
 ) -> "xr.Dataset":
@@ -128,8 +139,8 @@ def sweep_to(
     xarray.Dataset
         What was written.
     """
-    from jaxsppl.sweep.api import sweep
-
+    sweep = _engine("jaxsppl.sweep.api").sweep
+    check_grid(settings)
     with journal.lock(path), counted("sweep") as progress:
         result = sweep(
             [*files],
@@ -279,8 +290,8 @@ class OptimizeTask:
     def write(self, csv: Path | None = None) -> None:
         """Optimize and write the file, and every start as CSV when asked for."""
         from jaxsppl.report import csvfile
-        from jaxsppl.sweep.optimize import optimize
 
+        optimize = _engine("jaxsppl.sweep.optimize").optimize
         with journal.lock(self.path), counted("optimize") as progress:
             result = optimize(
                 [*self.files],

@@ -1,9 +1,11 @@
-"""Small harvests that keep every law of the schema, made from seeded random distributions."""
+"""Small files that keep every law of the schema, made from seeded random numbers."""
 
 from typing import Any
 
 import numpy as np
 import xarray as xr
+
+from jaxsppl import schema
 
 
 def harvest(
@@ -53,4 +55,46 @@ def harvest(
             "dataset": dataset,
         },
         attrs=attrs,
+    )
+
+
+def sweep_file() -> xr.Dataset:
+    """A sweep of two models and datasets, one pair of which was not harvested."""
+    dims = ("model", "dataset", "temperature", "min_p")
+    rng = np.random.default_rng(0)
+    nll = rng.uniform(1, 3, (2, 2, 4, 3))
+    nll[1, 1] = np.nan
+    return xr.Dataset(
+        {
+            "nll": (dims, nll),
+            "ood": (dims, np.where(np.isnan(nll), np.nan, rng.uniform(0, 1, nll.shape))),
+            "n_token": (dims[:2], np.array([[9, 8], [7, 0]])),
+            "n_byte": (dims[:2], np.array([[30, 25], [22, 0]])),
+            "plain_nll": (dims[:2], np.array([[2.0, 2.1], [2.2, np.nan]])),
+        },
+        coords={
+            "model": ["a", "b"],
+            "dataset": ["x", "y"],
+            "temperature": [0.0, 0.5, 1.0, 1.5],
+            "min_p": [0.0, 0.1, 0.2],
+        },
+        attrs={"schema": schema.SWEEP, "chain": "min_p,temperature", "epsilon": 0.01},
+    )
+
+
+def optimum_file() -> xr.Dataset:
+    """An optimum of two parameters from three starts."""
+    start = ("model", "dataset", "start")
+    values = np.ones((1, 1, 3, 2))
+    return xr.Dataset(
+        {
+            "initial": ((*start, "parameter"), values),
+            "optimum": ((*start, "parameter"), values),
+            "nll": (start, np.full((1, 1, 3), 2.0)),
+            "ood": (start, np.full((1, 1, 3), 0.1)),
+            "status": (start, np.array([[["converged"] * 3]])),
+            "n_step": (start, np.full((1, 1, 3), 4)),
+        },
+        coords={"model": ["a"], "dataset": ["x"], "parameter": ["temperature", "alpha"]},
+        attrs={"schema": schema.OPTIMUM},
     )

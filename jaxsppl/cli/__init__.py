@@ -1,5 +1,56 @@
-"""The command line: commands parse, call the API, print, and return an exit code."""
+"""The command line: commands parse, call the API, print, and return an exit code.
 
-from jaxsppl.cli.app import main
+Nothing is imported here before Ctrl-C is understood.
+"""
 
-__all__ = ["main"]
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from typing import NoReturn
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Words after the program's name; those of the process by default.
+
+    Returns
+    -------
+    int
+        The exit code: 0 done, 1 incomplete, 2 usage or config, 3 a file breaks its schema,
+        4 server unreachable or unfit, 130 interrupted.
+    """
+    from jaxsppl.cli.app import run
+
+    return run(sys.argv[1:] if arguments is None else arguments)
+
+
+def program() -> NoReturn:
+    """Run the command of this process and end it with the exit code."""
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill cleans up too
+        sys.unraisablehook = _interrupt_again
+        code = main()
+    except KeyboardInterrupt:
+        sys.stderr.write("jaxsppl: interrupted; run the same command again to resume\n")
+        code = INTERRUPTED
+    sys.stderr.flush()
+    if code == INTERRUPTED:
+        # The threads of a computation that was left midway crash when Python takes itself apart.
+        os._exit(code)
+    sys.exit(code)
+
+
+def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
+    """Repeat a Ctrl-C that came where Python can only ignore it, as in callbacks of imports."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(lost)

@@ -2,11 +2,9 @@
 
 import contextlib
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from types import FrameType
 
 from cyclopts import App, CycloptsError
 
@@ -15,7 +13,7 @@ from jaxsppl.cli import data, look, score, whole
 from jaxsppl.cli.terminal import show_log, tell
 from jaxsppl.errors import ConfigError, JaxspplError
 
-INTERRUPTED = 130
+INTERRUPTED = "interrupted; run the same command again to resume", 130
 
 app = App(
     name="jaxsppl",
@@ -48,25 +46,22 @@ for _place, _command in enumerate(_COMMANDS):
     app.command(_command, sort_key=_place)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
+def run(words: Sequence[str]) -> int:
+    """Run one command and turn whatever goes wrong into one line and an exit code.
 
     Parameters
     ----------
-    arguments : sequence of str, optional
-        Words after the program's name; those of the process by default.
+    words : sequence of str
+        Words after the program's name.
 
     Returns
     -------
     int
-        The exit code: 0 done, 1 incomplete, 2 usage or config, 3 a file breaks its schema,
-        4 server unreachable or unfit, 130 interrupted.
+        The exit code.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
     show_log()
-    _let_a_polite_kill_clean_up()
     try:
-        code = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        code = app([*words], exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
@@ -102,18 +97,8 @@ def explain_error(error: BaseException) -> tuple[str, int]:
     if isinstance(error, CycloptsError):
         return f"{error} (jaxsppl --help)", ConfigError.exit_code
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted; run the same command again to resume", INTERRUPTED
+        return INTERRUPTED
     if isinstance(error, MemoryError):
         return "out of memory; lower run.memory_mib or the size of the grid", 1
     name = type(error).__name__
     return f"unexpected {name}: {error} (JAXSPPL_DEBUG=1 shows where; please report it)", 1
-
-
-def _let_a_polite_kill_clean_up() -> None:
-    """Treat SIGTERM as Ctrl-C, so that temporary files go and a started server stops."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    with contextlib.suppress(ValueError):  # not the main thread: the caller owns the signals
-        signal.signal(signal.SIGTERM, interrupt)
