@@ -49,6 +49,24 @@ class Masses(NamedTuple):
     after: Array
 
 
+class Chances(NamedTuple):
+    """What the draw gives the tokens.
+
+    Attributes
+    ----------
+    log_mass : Array
+        (token,) log-probability; 0 where the token was cut.
+    slope : Array
+        (parameter, token) its derivatives.
+    is_kept : Array
+        (token,) whether it was kept.
+    """
+
+    log_mass: Array
+    slope: Array
+    is_kept: Array
+
+
 def split_chain(chain: Sequence[str], over: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Split a chain at the first stage that depends on a smooth parameter.
 
@@ -153,14 +171,14 @@ def masses(kept: Kept, block: Candidates) -> Masses:
     return Masses(before, own, after)
 
 
-def losses(
+def masses_along(
     kept: Kept,
     block: Candidates,
     chain: Sequence[str],
     values: Mapping[str, Array],
     over: Sequence[str],
-) -> Losses:
-    """Return loss and derivatives of each token.
+) -> tuple[Masses, Masses]:
+    """Return each token's masses, and their derivatives in the temperature.
 
     Parameters
     ----------
@@ -171,36 +189,78 @@ def losses(
     chain : sequence of str
         The rest of the chain.
     values : mapping of str to Array
-        () value of each parameter, `epsilon` among them.
+        () value of each parameter.
     over : sequence of str
-        The smooth parameters to differentiate in, in this order.
+        The smooth parameters that vary.
 
     Returns
     -------
-    Losses
+    tuple of Masses
+        The derivatives are zeros unless the temperature varies.
     """
 
     def at(temperature: Array | None) -> Masses:
         changed = {} if temperature is None else {"temperature": temperature}
         return masses(apply_stages(kept, block, chain, {**values, **changed}), block)
 
-    if "temperature" in over:
-        place, along = jax.jvp(
-            at, (values["temperature"],), (jnp.ones_like(values["temperature"]),)
-        )
-    else:
+    if "temperature" not in over:
         place = at(None)
-        along = Masses(*(jnp.zeros_like(part) for part in place))
+        return place, Masses(*(jnp.zeros_like(part) for part in place))
+    temperature = values["temperature"]
+    return jax.jvp(at, (temperature,), (jnp.ones_like(temperature),))
+
+
+def losses(chances: Chances, values: Mapping[str, Array]) -> Losses:
+    """Return loss and derivatives of each token.
+
+    Parameters
+    ----------
+    chances : Chances
+        From `log_probabilities`.
+    values : mapping of str to Array
+        `epsilon`, and a `softness` if the kink there shall be round: the greater of two logarithms
+        then becomes softness * log sum exp(. / softness) [nat].
+
+    Returns
+    -------
+    Losses
+    """
+    log_epsilon = jnp.log(values["epsilon"])
+    above = jnp.where(chances.is_kept, chances.log_mass - log_epsilon, -jnp.inf)
+    width = values.get("softness", jnp.zeros(()))
+    is_soft = width > 0
+    scaled = above / jnp.where(is_soft, width, 1.0)
+    rounding = jnp.where(is_soft, width * jnp.log1p(jnp.exp(-jnp.abs(scaled))), 0.0)
+    share = jnp.where(is_soft, jax.nn.sigmoid(scaled), above > 0)
+    loss = -(log_epsilon + jnp.maximum(above, 0.0) + rounding)
+    slope = jnp.where(share > 0, -chances.slope * share, 0.0)
+    return Losses(loss, slope, above < 0)
+
+
+def log_probabilities(
+    place: Masses, along: Masses, values: Mapping[str, Array], over: Sequence[str]
+) -> Chances:
+    """Return what the draw gives each token.
+
+    Parameters
+    ----------
+    place, along : Masses
+        From `masses_along`.
+    values : mapping of str to Array
+        () value of each parameter; alpha and beta that are missing are 1.
+    over : sequence of str
+        The smooth parameters to differentiate in, in this order.
+
+    Returns
+    -------
+    Chances
+    """
     some = place.own > 0
     # A token that was cut gets a harmless interval, so that no NaN hides behind a `where`.
     safe = Masses(*(jnp.where(some, p, n) for p, n in zip(place, (0.0, 1.0, 0.0), strict=True)))
     along = Masses(*(jnp.where(some, part, 0.0) for part in along))
     log_mass, slopes = _log_probability(safe, along, values, over)
-    log_epsilon = jnp.log(values["epsilon"])
-    counts = some & (log_mass > log_epsilon)
-    loss = -jnp.where(counts, log_mass, log_epsilon)
-    slope = jnp.stack([jnp.where(counts, -one, 0.0) for one in slopes])
-    return Losses(loss, slope, ~some | (log_mass < log_epsilon))
+    return Chances(log_mass, jnp.stack(slopes), some)
 
 
 def _log_probability(

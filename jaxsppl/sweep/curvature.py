@@ -5,13 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxsppl import schema
-from jaxsppl.sweep import descent, search
+from jaxsppl.sweep import levels
 from jaxsppl.sweep.resident import Resident
 from jaxsppl.sweep.search import Ends, Problem
-
-# Half the step of the differences, in logarithms of parameters: wide enough that the kinks where
-# tokens cross epsilon average out, which the derivative at one point does not see.
-_STEP = 0.02
 
 
 @dataclass(frozen=True)
@@ -58,16 +54,11 @@ def standard_errors(
     place = best.place[0]
     size = place.size
     nothing = Errors(np.full(size, np.nan), np.full((size, size), np.nan))
-    inside = (place - _STEP > problem.lower) & (place + _STEP < problem.upper)
-    if size == 0 or int(best.status[0]) == descent.NOT_FINITE or not inside.all():
+    measured = levels.curvature_at(problem, resident, place, chosen[0])
+    if measured is None or not measured.free.all():
         return nothing
-    steps = _STEP * np.concatenate([np.eye(size), -np.eye(size)])
-    around = search.run(
-        problem, resident, place + steps, np.repeat(chosen, 2 * size, axis=0), max_steps=1
-    )
-    curve = (around.slope[:size] - around.slope[size:]) / (2 * _STEP)
-    curve = 0.5 * (curve + curve.T)
-    if not np.isfinite(curve).all() or np.linalg.eigvalsh(curve)[0] <= 0:
+    curve = measured.matrix
+    if np.linalg.eigvalsh(curve)[0] <= 0:
         return nothing
     inverse = np.linalg.inv(curve)
     covariance = inverse @ best.outer[0] @ inverse / n_token

@@ -8,12 +8,15 @@ search on a sample of the tokens teaches the search on all of them its curvature
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array, lax
+
+from jaxsppl import schema
 
 METHODS = ("lbfgs", "adam")
 STATUS = ("converged", "at a bound", "out of steps", "not finite")
@@ -98,6 +101,35 @@ def fresh_memory(n_parameter: int) -> Memory:
     """
     zero = jnp.zeros(n_parameter)
     return Memory(optax.scale_by_lbfgs(_MEMORY).init(zero), zero, zero)
+
+
+def memory_of(axes: schema.Array, curves: schema.Array) -> Memory:
+    """Return the memory of a search that knows the curvature.
+
+    Parameters
+    ----------
+    axes : array
+        (axis, parameter) orthonormal directions, fewer than the memory has places.
+    curves : array
+        (axis,) second derivative along each, above 0.
+
+    Returns
+    -------
+    Memory
+    """
+    number, n_parameter = axes.shape
+    empty = np.zeros((_MEMORY, n_parameter))
+    steps, rises, weights = empty.copy(), empty.copy(), np.zeros(_MEMORY)
+    steps[:number], rises[:number] = axes, axes * curves[:, None]
+    weights[:number] = 1 / curves
+    fresh = jax.tree.map(np.asarray, fresh_memory(n_parameter))
+    pairs = fresh.pairs._replace(
+        count=np.asarray(_MEMORY, fresh.pairs.count.dtype),
+        diff_params_memory=steps,
+        diff_updates_memory=rises,
+        weights_memory=weights,
+    )
+    return Memory(pairs, steps[number - 1], rises[number - 1])
 
 
 def free_coordinates(place: Array, slope: Array, lower: Array, upper: Array) -> Array:
@@ -267,7 +299,7 @@ def _precondition(state: _State, new: Value, moved: Array, free: Array) -> tuple
     place = state.place + moved
     before = old.pairs._replace(params=place - step, updates=slope - rise)
     ahead, pairs = optax.scale_by_lbfgs(_MEMORY).update(slope, before, place)
-    direction = -jnp.asarray(ahead) * free
+    direction = -cast("Array", ahead) * free
     is_descent = (direction * slope).sum() < 0
     direction = jnp.where(is_descent & jnp.isfinite(direction).all(), direction, -slope)
     return Memory(pairs, step, rise), direction

@@ -10,7 +10,7 @@ import numpy as np
 from jaxsppl import parameters, schema, store
 from jaxsppl.errors import AuditError, ConfigError, suggest
 from jaxsppl.sampling.precision import float64
-from jaxsppl.sweep import curvature, descent, resident, search
+from jaxsppl.sweep import curvature, descent, levels, resident, search
 from jaxsppl.sweep import starts as starting
 from jaxsppl.sweep.data import TokenArrays, check_tail, token_arrays, usable_top_k
 from jaxsppl.sweep.engine import direct_means, usable_point
@@ -193,7 +193,7 @@ def _optimise(
     with float64():
         data = resident.make_resident(tokens, size, n_block, tail)
         places, chosen = _starts(problem, data, space, starts, rng, tokens)
-        ends = search.climb(problem, data, places, chosen)
+        ends = levels.climb(problem, data, places, chosen)
         best = int(np.argmin(np.where(np.isfinite(ends.nll), ends.nll, np.inf)))
         errors = curvature.standard_errors(
             problem, data, ends.take(np.asarray([best])), chosen[[best]], tokens.n_token

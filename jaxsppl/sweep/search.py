@@ -1,14 +1,12 @@
-"""Many searches on one harvest in one compiled program: sample first, then all tokens.
+"""Many searches on one harvest in one compiled program.
 
-The program takes a batch of starts, one after another (each stops when it is done, and none can
-touch another), and the number of blocks to use. A search runs on the first blocks, a stratified
-sample of the tokens, and goes on with more from where that ended, with the curvature learned so
-far. Starts that end a level at one place are the same search from there on: it is run once for all
-of them. What a start is credited with is always the objective on all tokens.
+The program takes a batch of starts, one after another: each stops when it is done, and none can
+touch another. How many blocks of tokens are used, and how soft the kink at epsilon is, are inputs,
+so that every level of `jaxsppl.sweep.levels` runs the same program.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -25,10 +23,7 @@ from jaxsppl.sweep.descent import Memory, Outcome, Value
 from jaxsppl.sweep.resident import Resident
 
 # Starts in a call of the program.
-BATCH = 32
-# Two ends of searches are one place when they differ by no more than this in any coordinate
-# (logarithms of parameters) and in the objective [nat/token].
-_SAME_PLACE, _SAME_VALUE = 1e-3, 1e-7
+BATCH = 8
 
 
 @dataclass(frozen=True)
@@ -93,12 +88,27 @@ class Ends:
 
     def take(self, index: schema.Array) -> "Ends":
         """Return the ends at some indices."""
-        return Ends(
-            *(
-                jax.tree.map(lambda leaf: leaf[index], getattr(self, name))
-                for name in self.__dataclass_fields__
-            )
-        )
+        return _map(lambda leaf: leaf[index], self)
+
+    def replaced(self, index: int, other: "Ends", at: int) -> "Ends":
+        """Return these ends with one of them taken from others."""
+        places = np.arange(len(self.nll)) == index
+
+        def choose(mine: schema.Array, theirs: schema.Array) -> schema.Array:
+            where = places.reshape(-1, *[1] * (mine.ndim - 1))
+            return np.where(where, theirs[at], mine)
+
+        return _map(choose, self, other)
+
+
+def _map(function: Callable[..., Any], *ends: Ends) -> Ends:
+    """Apply a function to each array of some ends."""
+    return Ends(
+        **{
+            field.name: jax.tree.map(function, *(getattr(one, field.name) for one in ends))
+            for field in fields(Ends)
+        }
+    )
 
 
 def _objective(
@@ -110,49 +120,62 @@ def _objective(
 ) -> Any:
     """Return the function that a search minimises: coordinates -> value and gradient."""
     ahead, rest = smooth.split_chain(chain, over)
-    n_parameter = len(over)
 
     def block_at(index: Array) -> Candidates:
         block = jax.tree.map(lambda leaf: leaf[index], data)
         return block._replace(logprob=block.logprob.astype(block.actual.dtype))
 
+    def over_blocks(function: Callable[[Array], Any]) -> Any:
+        """Return what a function gives for each of the blocks, stacked."""
+        total = data.weight.shape[0]
+        empty = jax.tree.map(
+            lambda leaf: jnp.zeros((total, *leaf.shape), leaf.dtype),
+            jax.eval_shape(function, jnp.asarray(0)),
+        )
+
+        def put(index: Array, into: Any) -> Any:
+            one = function(index)
+            return jax.tree.map(lambda leaf, part: leaf.at[index].set(part), into, one)
+
+        return lax.fori_loop(0, n_block, put, empty)
+
     def prepare(index: Array) -> Any:
-        """Apply the stages that no smooth parameter changes: once a search."""
         block = block_at(index)
         return smooth.apply_stages(stages.everything(block), block, ahead, values)
 
-    shape = jax.eval_shape(prepare, jnp.asarray(0))
-    total = data.weight.shape[0]
-    empty = jax.tree.map(lambda leaf: jnp.zeros((total, *leaf.shape), leaf.dtype), shape)
-    kept = lax.fori_loop(
-        0,
-        n_block,
-        lambda i, all_: jax.tree.map(lambda into, one: into.at[i].set(one), all_, prepare(i)),
-        empty,
-    )
-
-    def add(index: Array, place: Array, sums: Any) -> Any:
-        block = block_at(index)
-        point = {**values, **{name: jnp.exp(place[i]) for i, name in enumerate(over)}}
-        part = smooth.losses(jax.tree.map(lambda leaf: leaf[index], kept), block, rest, point, over)
-        # Derivatives in the logarithms of the parameters.
-        slope = part.slope * jnp.exp(place)[:, None]
-        weighted = slope * block.weight
-        new = (
-            (part.loss * block.weight).sum(),
-            weighted.sum(axis=-1),
-            (part.is_ood * block.weight).sum(),
-            weighted @ slope.T,
-            block.weight.sum(),
-        )
-        return jax.tree.map(jnp.add, sums, new)
+    # The stages that no smooth parameter changes: once a search.
+    kept = over_blocks(prepare)
 
     def at(place: Array) -> Value:
-        zero = jnp.zeros(())
-        start = (zero, jnp.zeros(n_parameter), zero, jnp.zeros((n_parameter, n_parameter)), zero)
-        sums = lax.fori_loop(0, n_block, lambda i, sums: add(i, place, sums), start)
-        loss, slope, ood, outer, weight = sums
-        return Value(loss / weight, slope / weight, (ood / weight, outer / weight))
+        parameters = jnp.exp(place)
+        point = {**values, **{name: parameters[i] for i, name in enumerate(over)}}
+
+        def along(index: Array) -> Any:
+            left = jax.tree.map(lambda leaf: leaf[index], kept)
+            return smooth.masses_along(left, block_at(index), rest, point, over)
+
+        # Each step is kept as arrays before the next: in one loop the compiler would repeat the
+        # sums over ranks and the Beta masses for every use of them, at three times the cost.
+        masses = over_blocks(along)
+
+        def draw(index: Array) -> Any:
+            return smooth.log_probabilities(
+                *jax.tree.map(lambda leaf: leaf[index], masses), point, over
+            )
+
+        chances = over_blocks(draw)
+        used = jnp.arange(data.weight.shape[0]) < n_block
+        weight = data.weight * used[:, None]
+        part = smooth.losses(chances._replace(slope=jnp.swapaxes(chances.slope, 0, 1)), point)
+        # Derivatives in the logarithms of the parameters.
+        slope = part.slope * parameters[:, None, None]
+        weighted = slope * weight
+        total = weight.sum()
+        outer = jnp.einsum("ibt,jbt->ij", weighted, slope) / total
+        ood = (part.is_ood * weight).sum() / total
+        return Value(
+            (part.loss * weight).sum() / total, weighted.sum(axis=(1, 2)) / total, (ood, outer)
+        )
 
     return at
 
@@ -200,6 +223,11 @@ def compiled_programs() -> int:
     return int(_program._cache_size())
 
 
+def repeated(memory: Memory, n_start: int) -> Memory:
+    """Return a memory for each of several starts."""
+    return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (n_start, *np.shape(leaf))), memory)
+
+
 def run(
     problem: Problem,
     resident: Resident,
@@ -209,6 +237,7 @@ def run(
     n_block: int | None = None,
     max_steps: int | None = None,
     tolerance: float | None = None,
+    softness: float = 0.0,
     memory: Memory | None = None,
 ) -> Ends:
     """Search from places, in batches of one shape.
@@ -228,6 +257,8 @@ def run(
         Most evaluations; 1 evaluates the places.
     tolerance : float, optional
         Instead of the problem's.
+    softness : float
+        Rounds the kink at epsilon [nat]; see `jaxsppl.sampling.smooth.losses`.
     memory : Memory, optional
         (start, ...) what earlier searches learned.
 
@@ -237,11 +268,9 @@ def run(
     """
     n_start, n_parameter = places.shape
     if memory is None:
-        memory = jax.tree.map(
-            lambda leaf: np.broadcast_to(leaf, (n_start, *np.shape(leaf))),
-            descent.fresh_memory(n_parameter),
-        )
+        memory = repeated(descent.fresh_memory(n_parameter), n_start)
     most = problem.max_steps if max_steps is None else max_steps
+    fixed = {**problem.fixed, "softness": softness}
     ends: list[Outcome] = []
     for first in range(0, n_start, BATCH):
         part = np.arange(first, first + BATCH)
@@ -253,7 +282,7 @@ def run(
             jnp.asarray(chosen[inside], float),
             jax.tree.map(lambda leaf, inside=inside: jnp.asarray(np.asarray(leaf)[inside]), memory),
             jnp.asarray(np.where(part < n_start, most, 0)),
-            {name: jnp.asarray(float(value)) for name, value in problem.fixed.items()},
+            {name: jnp.asarray(float(value)) for name, value in fixed.items()},
             (jnp.asarray(problem.lower), jnp.asarray(problem.upper)),
             jnp.asarray(problem.tolerance if tolerance is None else tolerance),
             chain=problem.chain,
@@ -261,8 +290,10 @@ def run(
             listed=problem.listed,
             method=problem.method,
         )
-        ends.append(jax.tree.map(np.asarray, outcome))
-    whole = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:n_start], *ends)
+        ends.append(outcome)
+    whole = jax.tree.map(
+        lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves])[:n_start], *ends
+    )
     ood, outer = whole.best.extra
     return Ends(
         place=whole.place,
@@ -276,46 +307,12 @@ def run(
     )
 
 
-def climb(problem: Problem, resident: Resident, places: schema.Array, chosen: schema.Array) -> Ends:
-    """Search from every start: on a sample, then on all tokens.
-
-    Parameters
-    ----------
-    problem, resident, places, chosen
-        As for `run`.
-
-    Returns
-    -------
-    Ends
-        Of every start.
-    """
-    levels = [1, 4] if resident.n_block >= 12 else [1] if resident.n_block >= 3 else []
-    steps = np.zeros(len(places), np.int64)
-    group = np.arange(len(places))
-    memory: Memory | None = None
-    for n_block in [*levels, resident.n_block]:
-        is_last = n_block == resident.n_block
-        ends = run(
-            problem,
-            resident,
-            places,
-            chosen,
-            n_block=n_block,
-            memory=memory,
-            tolerance=None if is_last else max(problem.tolerance, 1e-4),
-        )
-        steps = steps + ends.n_step[group]
-        if is_last:
-            break
-        first, member = same_place(ends.place, ends.nll, chosen)
-        group = member[group]
-        places, chosen, memory = ends.place[first], chosen[first], ends.take(first).memory
-    whole = ends.take(group)
-    return Ends(**{**vars(whole), "n_step": steps})
-
-
 def same_place(
-    places: schema.Array, nll: schema.Array, chosen: schema.Array
+    places: schema.Array,
+    nll: schema.Array,
+    chosen: schema.Array,
+    near: float,
+    close: float,
 ) -> tuple[schema.Array, schema.Array]:
     """Find the ends that are one place.
 
@@ -327,6 +324,10 @@ def same_place(
         (start,) objective.
     chosen : array
         (start, listed) values.
+    near : float
+        Largest difference of a coordinate.
+    close : float
+        Largest difference of the objective [nat/token].
 
     Returns
     -------
@@ -339,10 +340,9 @@ def same_place(
     member = np.zeros(len(places), np.int64)
     for index in order:
         for number, other in enumerate(first):
-            near = np.abs(places[index] - places[other]).max(initial=0.0) <= _SAME_PLACE
             if (
-                near
-                and abs(nll[index] - nll[other]) <= _SAME_VALUE
+                np.abs(places[index] - places[other]).max(initial=0.0) <= near
+                and abs(nll[index] - nll[other]) <= close
                 and (chosen[index] == chosen[other]).all()
             ):
                 member[index] = number
