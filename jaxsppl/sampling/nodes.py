@@ -30,6 +30,7 @@ from jaxsppl.sampling.draw import Interval
 # Beyond these logits the Beta mass of alpha, beta >= 0.05 no longer changes the objective.
 LEFT, RIGHT = -16.0, 160.0
 WINDOW = 4
+_TINY = float(np.finfo(np.float32).tiny)
 
 
 class Layout(NamedTuple):
@@ -184,21 +185,24 @@ def spread(place: Interval, nodes: Layout) -> Spread:
     """
     tiny = jnp.finfo(place.own.dtype).tiny
     kept = place.own > 0
-    own = jnp.where(kept, place.own, 1.0)
-    start = jnp.log(jnp.maximum(place.before, tiny)) - jnp.log(own + place.after)
-    stop = jnp.log(place.before + own) - jnp.log(jnp.maximum(place.after, tiny))
     is_first, is_last = place.before <= 0, place.after <= 0
     only = is_first & is_last
     between = ~is_first & ~is_last
-    start = jnp.clip(start, LEFT, RIGHT)
-    stop = jnp.clip(stop, LEFT, RIGHT)
-    # log(1 + own / (before * after)) is stop - start without cancellation, masses summing to 1
-    safe = jnp.where(between, place.before * place.after, 1.0)
-    gap = jnp.log1p(own * (place.before + own + place.after) / jnp.maximum(safe, tiny))
-    width = jnp.log(jnp.clip(gap, tiny, RIGHT - LEFT))
+    # The mass behind may be far below float32. The rest is at least a token's share of the kept
+    # ones, and a coordinate in float32 is a thousand times finer than a step.
+    log_after = jnp.log(jnp.maximum(place.after, tiny)).astype(jnp.float32)
+    single = Interval(*(part.astype(jnp.float32) for part in place))
+    own = jnp.where(kept, single.own, 1.0)
+    log_before = jnp.log(jnp.maximum(single.before, _TINY))
+    start = jnp.clip(log_before - jnp.log(own + single.after), LEFT, RIGHT)
+    stop = jnp.clip(jnp.log(single.before + own) - log_after, LEFT, RIGHT)
+    # stop - start = log(1 + own / (before * after)) without cancellation, the masses summing to 1
+    ratio = jnp.log(own) - log_before - log_after
+    gap = jnp.where(ratio > 20.0, ratio, jnp.log1p(jnp.exp(jnp.minimum(ratio, 20.0))))
+    width = jnp.log(jnp.clip(gap, _TINY, RIGHT - LEFT))
     narrow = between & (width < nodes.width_first)
     cut = ~kept | narrow
-    first = np.arcsinh(LEFT)
+    first = float(np.arcsinh(LEFT))
     edge = (jnp.arcsinh(jnp.where(is_first, stop, start)) - first) / nodes.edge_step + 1.0
     row = (jnp.arcsinh(start) - first) / nodes.start_step + 1.0
     column = (width - nodes.width_first) / nodes.width_step + 1.0
@@ -223,7 +227,7 @@ def spread(place: Interval, nodes: Layout) -> Spread:
 def _cubic(position: Array, count: int) -> tuple[Array, Array]:
     """Return the first of four neighbours and their Lagrange weights."""
     at = jnp.clip(jnp.floor(position).astype(jnp.int32) - 1, 0, count - WINDOW)
-    x = (position - at - 1.0).astype(jnp.float32)
+    x = position - at - 1.0
     below, above = x + 1.0, x - 1.0
     beyond = x - 2.0
     weight = jnp.stack(

@@ -139,10 +139,10 @@ def sweep(
 def _passes(checked: Audit, tokens: TokenArrays, tolerance: float) -> bool:
     """Return whether an audit is within the tolerance.
 
-    A share is a step function of the same nodes: it is held to ten times the tolerance, and a
-    token or two of a short text.
+    A share is a step function of the same nodes: it is held to ten times the tolerance, or ten
+    tokens of a short text.
     """
-    return checked.nll <= tolerance and checked.ood <= max(10 * tolerance, 2.5 / tokens.n_token)
+    return checked.nll <= tolerance and checked.ood <= max(10 * tolerance, 10 / tokens.n_token)
 
 
 def explain(

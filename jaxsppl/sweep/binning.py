@@ -15,6 +15,7 @@ from jaxsppl.sampling.precision import float64
 from jaxsppl.sweep.chunks import chunks
 from jaxsppl.sweep.data import TokenArrays, blocks
 from jaxsppl.sweep.plan import Advance, Plan
+from jaxsppl.sweep.workers import in_threads
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,11 @@ def binned_sums(
     n_row = math.prod(plan.chunk[:n_row_axis])
     shape = [len(axis) for axis in axes]
     loss, ood = np.zeros((plan.n_scenario, *shape)), np.zeros(shape)
-    step = shape[n_row_axis:]
     # Modelling the tail costs more than a chunk of rows, so it is done once where memory allows.
     kept = list(blocks(tokens, plan.block, plan.tail)) if plan.keep_blocks else None
-    for where, parts in chunks(row_axes, plan.chunk[:n_row_axis]):
+
+    def rows(where: tuple[slice, ...], parts: list[schema.Array]) -> None:
+        """Compute one chunk of rows for all draws."""
         total = jnp.zeros(n_row * plan.n_scenario * nodes.n_node, jnp.float32)
         cut = jnp.zeros((n_row, plan.n_scenario), jnp.float32)
         values = tuple(jnp.asarray(axis) for axis in parts)
@@ -118,13 +120,14 @@ def binned_sums(
         part = np.asarray(summed, np.float64) - lost[..., None] * np.log(epsilon)
         count = np.asarray(below, np.float64) + lost[:, :1]
         inner = tuple(slice(0, place.stop - place.start) for place in where)
-        whole = (*plan.chunk[:n_row_axis], plan.n_scenario, *step)
+        whole = (*plan.chunk[:n_row_axis], plan.n_scenario, *shape[n_row_axis:])
         part = np.moveaxis(part.reshape(whole), n_row_axis, 0)
         # Cubic weights are negative in places, so a sum can be a rounding below its least value.
-        least = -np.log(np.maximum(1.0, epsilon)).min() * tokens.n_token
-        loss[(slice(None), *where)] = np.maximum(part[(slice(None), *inner)], least)
-        whole = (*plan.chunk[:n_row_axis], *step)
+        loss[(slice(None), *where)] = np.maximum(part[(slice(None), *inner)], 0.0)
+        whole = (*plan.chunk[:n_row_axis], *shape[n_row_axis:])
         ood[where] = np.clip(count.reshape(whole)[inner], 0.0, tokens.n_token)
+
+    in_threads(rows, chunks(row_axes, plan.chunk[:n_row_axis]), plan.workers)
     return loss, ood
 
 

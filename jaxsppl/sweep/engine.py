@@ -19,6 +19,7 @@ from jaxsppl.sweep.binning import Tables, binned_sums, make_tables
 from jaxsppl.sweep.chunks import chunks
 from jaxsppl.sweep.data import TokenArrays, blocks, usable_top_k
 from jaxsppl.sweep.plan import Advance, Plan
+from jaxsppl.sweep.workers import in_threads, worker_count
 
 
 @dataclass(frozen=True)
@@ -196,15 +197,20 @@ def _direct_sums(
     block: int,
 ) -> tuple[schema.Array, schema.Array]:
     """Return (point, scenario) summed losses and (point,) counts by the definition."""
-    loss = np.zeros((len(points), 3 if tail == "bound" else 1))
-    ood = np.zeros(len(points))
-    for part in blocks(tokens, block, tail):
-        for index, point in enumerate(points):
-            arrays = {name: jnp.asarray(value) for name, value in point.items()}
+    kept = list(blocks(tokens, block, tail)) if len(points) > 1 else None
+
+    def one(point: Mapping[str, float]) -> tuple[schema.Array, float]:
+        """Score one point on all blocks."""
+        arrays = {name: jnp.asarray(value) for name, value in point.items()}
+        loss, ood = np.zeros(3 if tail == "bound" else 1), 0.0
+        for part in kept if kept is not None else blocks(tokens, block, tail):
             result = _direct_score(part, arrays, tuple(chain))
-            loss[index] += np.asarray(result.loss)
-            ood[index] += np.asarray(result.ood)
-    return loss, ood
+            loss += np.asarray(result.loss)
+            ood += float(result.ood)
+        return loss, ood
+
+    results = in_threads(one, ((point,) for point in points), worker_count())
+    return np.stack([loss for loss, _ in results]), np.asarray([ood for _, ood in results])
 
 
 def direct_probabilities(

@@ -12,6 +12,7 @@ from jaxsppl.errors import ConfigError, PlanError, suggest
 from jaxsppl.sampling.nodes import Layout, layout
 from jaxsppl.sampling.precision import float64
 from jaxsppl.sweep.data import TokenArrays
+from jaxsppl.sweep.workers import worker_count
 
 LEVELS = ("auto", "binned", "factored", "direct")
 DRAW = ("alpha", "beta", "epsilon")
@@ -26,11 +27,11 @@ _TEMPORARIES = 14
 # Bytes of indices and weights that spreading one interval takes.
 _SPREAD = 320
 
-# Nanoseconds on two cores, for the choice of the level and the expected time: a Beta mass, an
-# interval spread over nodes, an interval from its bounds, a direct evaluation of a token.
-_NS_MASS, _NS_SPREAD, _NS_INTERVAL, _NS_DIRECT = 25.0, 80.0, 15.0, 3000.0
-# Multiply-adds a nanosecond in float32.
-_FLOPS = 30.0
+# Nanoseconds on one core, for the choice of the level and the expected time: a Beta mass, an
+# interval, an interval spread over nodes, a token by the definition; and floating-point operations
+# a nanosecond of the float32 product.
+_NS_MASS, _NS_INTERVAL, _NS_SPREAD, _NS_DIRECT = 110.0, 60.0, 220.0, 1700.0
+_FLOPS = 60.0
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,12 @@ class Plan:
         Nodes of level "binned".
     keep_blocks : bool
         Whether the prepared blocks of a harvest stay in memory for all chunks of rows.
+    workers : int
+        Threads.
     result_bytes, work_bytes : int
         Size of the result and of what is alive while it is computed [byte].
     seconds : float
-        Expected time on two cores [s]; an order of magnitude, for the decision to start.
+        Expected time [s]; an order of magnitude, for the decision to start.
     """
 
     axes: tuple[Axis, ...]
@@ -99,6 +102,7 @@ class Plan:
     n_draw_axis: int
     nodes: Layout | None
     keep_blocks: bool
+    workers: int
     result_bytes: int
     work_bytes: int
     seconds: float
@@ -146,7 +150,7 @@ class Plan:
             f"{self.n_chunk:,} chunk(s) of the grid\n"
             f"memory    {self.work_bytes / _MIB:,.0f} MiB at work, "
             f"{self.result_bytes / _MIB:,.1f} MiB result\n"
-            f"time      about {self.seconds:.2g} s on two cores"
+            f"time      about {self.seconds:.2g} s on {self.workers} thread(s)"
         )
 
 
@@ -215,50 +219,41 @@ def make_plan(
     nested, n_draw_axis = _nesting(stages, names)
     sizes = [len(axes[names.index(name)].values) for name in nested]
     n_row = math.prod(sizes[: len(sizes) - n_draw_axis])
-    n_draw = n_point // n_row
-    n_token = sum(tokens.n_token for tokens in harvests)
-    nodes = _nodes(axes, epsilon, refine) if level in ("auto", "binned") else None
-    pairs = scenarios * n_token
-    # The rows' intervals and tables are what the binned level has to do before its product.
-    seconds = {
-        "direct": 1e-9 * n_token * n_point * _NS_DIRECT,
-        "factored": 1e-9 * pairs * (n_point * _NS_MASS + n_row * _NS_INTERVAL),
-    }
-    if nodes is not None:
-        product = 2.0 * n_row * scenarios * nodes.n_node * n_draw * len(harvests) / _FLOPS
-        spreading = pairs * n_row * (_NS_SPREAD + _NS_INTERVAL)
-        tables = nodes.n_node * n_draw * len(harvests) * _NS_MASS
-        seconds["binned"] = 1e-9 * (product + spreading + tables)
-    chosen, why = _choose(level, seconds, nodes)
-    most = max(tokens.n_token for tokens in harvests)
-    widest = max(tokens.n_rank for tokens in harvests)
     budget = memory_mib * _MIB - result_bytes
+    nodes = _nodes(axes, epsilon, refine) if level in ("auto", "binned") else None
+    if nodes is not None and _table_bytes(nodes, n_point // n_row) > budget // 2:
+        if level == "binned":
+            table = _table_bytes(nodes, n_point // n_row)
+            raise PlanError(
+                f"the grid has {n_point // n_row:,} draws (alpha x beta x epsilon): their node "
+                f"values take {table / _MIB:,.0f} MiB of the {memory_mib} MiB allowed; thin these "
+                f"axes or raise memory_mib to {(3 * table + result_bytes) // _MIB + 1}"
+            )
+        nodes = None
+    n_token = sum(tokens.n_token for tokens in harvests)
+    workers = worker_count()
+    seconds = _seconds(n_token, len(harvests), n_point, n_row, scenarios, nodes)
+    chosen, why = _choose(level, seconds, nodes)
+    nodes = nodes if chosen == "binned" else None
+    most = max(tokens.n_token for tokens in harvests)
     # Each token alone costs its ranks, prefix sums from both sides and the cells of the tail.
-    fixed = 8 * (8 * widest + 400)
+    a_token = 8 * (8 * max(tokens.n_rank for tokens in harvests) + 400)
     block = 64
-    while block < 512 and block < most and 2 * block * fixed < budget // 4:
+    while block < 512 and block < most and 2 * block * a_token < budget // 4:
         block *= 2
-    draws = 8 * nodes.n_node * n_draw if chosen == "binned" and nodes is not None else 0
-    if draws > budget // 2:
-        raise PlanError(
-            f"the grid has {n_draw:,} draws (alpha x beta x epsilon): their node values take "
-            f"{draws / _MIB:,.0f} MiB of the {memory_mib} MiB allowed; thin these axes or raise "
-            f"memory_mib to {(3 * draws + result_bytes) // _MIB + 1}"
-        )
-    if chosen == "binned" and nodes is not None:
-        a_point = scenarios * (4 * nodes.n_node + block * _SPREAD)
-        rows = sizes[: len(sizes) - n_draw_axis]
-        room = max(
-            1, min((budget - block * fixed - draws) // (2 * a_point), 2**31 // (4 * nodes.n_node))
-        )
-        # Enough rows to share a token's exponentials, few enough for the processor's caches.
-        chunk = (*_chunk(rows, min(room, 64)), *sizes[len(rows) :])
-        at_work = draws + a_point * math.prod(chunk[: len(rows)])
-    else:
+    n_draw = n_point // n_row
+    if nodes is None:
         a_point = 8 * scenarios * block * _TEMPORARIES
-        room = max(1, (budget - block * fixed) // a_point)
-        chunk = _chunk(sizes, min(room, 16384))
+        chunk = _chunk(sizes, min(max(1, (budget - block * a_token) // a_point), 16384))
         at_work = a_point * math.prod(chunk)
+    else:
+        table = _table_bytes(nodes, n_draw)
+        a_row = scenarios * (4 * nodes.n_node + block * _SPREAD)
+        room = (budget - block * a_token - table) // (2 * workers * a_row)
+        rows = sizes[: len(sizes) - n_draw_axis]
+        # Enough rows to share a token's exponentials, few enough for the processor's caches.
+        chunk = (*_chunk(rows, max(1, min(room, 64))), *sizes[len(rows) :])
+        at_work = table + workers * a_row * math.prod(chunk[: len(rows)])
     return Plan(
         axes=tuple(axes),
         chain=stages,
@@ -274,12 +269,35 @@ def make_plan(
         order=nested,
         chunk=chunk,
         n_draw_axis=n_draw_axis,
-        nodes=nodes if chosen == "binned" else None,
-        keep_blocks=most * (8 * widest + 400) < budget // 4,
+        nodes=nodes,
+        workers=workers,
+        keep_blocks=most * a_token < budget // 2,
         result_bytes=result_bytes,
-        work_bytes=block * fixed + at_work,
-        seconds=seconds[chosen],
+        work_bytes=block * a_token + at_work,
+        seconds=seconds[chosen] / workers,
     )
+
+
+def _table_bytes(nodes: Layout, n_draw: int) -> int:
+    """Return the size of the node values of all draws, loss and share [byte]."""
+    return 8 * nodes.n_node * n_draw
+
+
+def _seconds(
+    n_token: int, n_harvest: int, n_point: int, n_row: int, scenarios: int, nodes: Layout | None
+) -> dict[str, float]:
+    """Return the expected time of each level on one core [s]."""
+    pairs = scenarios * n_token
+    seconds = {
+        "direct": n_token * n_point * _NS_DIRECT,
+        "factored": pairs * (n_point * _NS_MASS + n_row * _NS_INTERVAL),
+    }
+    if nodes is not None:
+        n_draw = n_point // n_row
+        product = 4.0 * n_harvest * n_row * scenarios * nodes.n_node * n_draw / _FLOPS
+        spreading = pairs * n_row * _NS_SPREAD
+        seconds["binned"] = product + spreading + nodes.n_node * n_draw * _NS_MASS
+    return {level: 1e-9 * value for level, value in seconds.items()}
 
 
 def _nodes(axes: Sequence[Axis], epsilon: float, refine: float) -> Layout | None:
