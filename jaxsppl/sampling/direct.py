@@ -50,9 +50,8 @@ def _one(
     for name in chain:
         if name in values:
             state = _STEPS[name](state, values[name], scenario)
-    logits = jnp.where(state.keep, state.logits, ABSENT)
-    top = logits.max(axis=-1)
-    weight = jnp.where(state.keep, jnp.exp(logits - top[:, None]), 0.0)
+    logits, top = _kept_logits(state)
+    weight = jnp.exp(logits - top[:, None])
     outside, unseen = _unseen(state, top, scenario)
     rank = jnp.arange(weight.shape[-1])
     is_own = rank == block.rank[:, None]
@@ -96,6 +95,13 @@ class _State:
         self.floor, self.inverse = floor, inverse
 
 
+def _kept_logits(state: _State) -> tuple[Array, Array]:
+    """Return the logits, -inf where cut, and (token,) the largest."""
+    # Not ABSENT: a temperature of 1e-40 takes real logits below it.
+    logits = jnp.where(state.keep, state.logits, -jnp.inf)
+    return logits, logits.max(axis=-1)
+
+
 def _unseen(state: _State, top: Array, scenario: Array) -> tuple[Array, Array]:
     """Return the weights of the actual token outside the list and of the other unseen ones."""
     block = state.block
@@ -113,8 +119,8 @@ def _temperature(state: _State, value: Array, scenario: Array) -> _State:
     del scenario
     greedy = value == 0
     divided = state.logits / jnp.where(greedy, 1.0, value)
-    top = jnp.where(state.keep, state.logits, ABSENT).max(axis=-1, keepdims=True)
-    keep = state.keep & (~greedy | (state.logits == top))
+    _, top = _kept_logits(state)
+    keep = state.keep & (~greedy | (state.logits == top[:, None]))
     floor = jnp.where(greedy, tails.NONE, state.floor)
     # All kept logits are equal after the greedy cut: neither they nor 1 / T matter any more.
     logits = jnp.where(greedy, jnp.where(keep, state.logits / state.inverse, ABSENT), divided)
@@ -136,7 +142,7 @@ def _min_p(state: _State, value: Array, scenario: Array) -> _State:
     """Keep tokens of at least p times the likeliest one's probability."""
     del scenario
     on = value > 0
-    top = jnp.where(state.keep, state.logits, ABSENT).max(axis=-1)
+    _, top = _kept_logits(state)
     threshold = top + jnp.log(jnp.where(on, value, 1.0)) - TIE * state.inverse
     keep = state.keep & (~on | (state.logits >= threshold[:, None]))
     raised = jnp.maximum(state.floor, threshold / state.inverse)
@@ -149,9 +155,8 @@ def _top_p(state: _State, value: Array, scenario: Array) -> _State:
     """Keep the likeliest tokens, each as long as the mass before it is below p."""
     block = state.block
     on = value < 1
-    logits = jnp.where(state.keep, state.logits, ABSENT)
-    top = logits.max(axis=-1)
-    weight = jnp.where(state.keep, jnp.exp(logits - top[:, None]), 0.0)
+    logits, top = _kept_logits(state)
+    weight = jnp.exp(logits - top[:, None])
     seen = weight.sum(axis=-1)
     outside, rest = _unseen(state, top, scenario)
     total = seen + outside + rest
