@@ -6,6 +6,7 @@ Neither jax nor xarray is imported, so that a config is checked at once.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -69,7 +70,10 @@ class Parameter:
                 raise ConfigError(
                     f"{where}: {value!r} is not a number; give numbers for '{self.name}'"
                 )
-            number = float(value)
+            try:
+                number = float(value)
+            except OverflowError:  # an integer of hundreds of digits
+                number = math.inf
             below = number <= self.lower if self.open_lower else number < self.lower
             if not math.isfinite(number) or below or number > self.upper:
                 raise ConfigError(
@@ -84,10 +88,11 @@ class Parameter:
             raise ConfigError(
                 f"{where}: the axis is empty; give at least one value for '{self.name}'"
             )
-        repeated = {value for value in checked if checked.count(value) > 1}
+        ordered = sorted(checked)
+        repeated = [one for one, other in pairwise(ordered) if one == other]
         if repeated:
             raise ConfigError(
-                f"{where}: {min(repeated)} is given twice; values of '{self.name}' differ"
+                f"{where}: {repeated[0]} is given twice; values of '{self.name}' differ"
             )
         return checked
 
@@ -207,6 +212,20 @@ def default_order(used: Iterable[str]) -> tuple[str, ...]:
     """
     stages = {parameter(name).stage for name in used}
     return tuple(stage for stage in DEFAULT_ORDER if stage in stages)
+
+
+def check_whole(value: int, where: str) -> None:
+    """Raise a ConfigError unless a value is a whole number of at least 0.
+
+    Parameters
+    ----------
+    value : int
+        The value.
+    where : str
+        Its name, for the message.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+        raise ConfigError(f"{where}: {value!r} is not allowed; it is a whole number of at least 0")
 
 
 def check_positive(value: float, where: str) -> None:

@@ -103,10 +103,10 @@ def sweep(
     def planned(level: str, refine: float) -> Plan:
         return _plan(tokens, grid, chain, epsilon, tail, level, memory_mib, tolerance, refine)
 
+    parameters.check_whole(audit_points, "audit_points")
+    parameters.check_whole(seed, "seed")
     refine = 1.0
     plan = planned(level, refine)
-    for one in tokens:
-        usable_top_k(one, {axis.name: axis.values for axis in plan.axes}, plan.tail)
     advance = _counter(plan, progress)
     each = -(-audit_points // len(tokens))
     rng = np.random.default_rng(seed)
@@ -258,8 +258,13 @@ def _plan(
     axes: list[Axis] = []
     for name, values in grid.items():
         parameter = parameters.parameter(name)
-        listed = np.atleast_1d(np.asarray(values)).tolist()
+        try:
+            listed = np.atleast_1d(np.asarray(values)).tolist()
+        except ValueError:  # lists of different lengths
+            listed = list(values)
         axes.append(Axis(name, tuple(parameter.check(listed, f"grid.{name}"))))
+    for one in tokens:
+        usable_top_k(one, {axis.name: axis.values for axis in axes}, tail)
     return make_plan(
         tokens,
         axes,
