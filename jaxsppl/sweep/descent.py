@@ -129,7 +129,7 @@ def memory_of(axes: schema.Array, curves: schema.Array) -> Memory:
         diff_updates_memory=rises,
         weights_memory=weights,
     )
-    return Memory(pairs, steps[number - 1], rises[number - 1])
+    return Memory(pairs, jnp.asarray(steps[number - 1]), jnp.asarray(rises[number - 1]))
 
 
 def free_coordinates(place: Array, slope: Array, lower: Array, upper: Array) -> Array:
@@ -243,7 +243,8 @@ def minimise(
         new = objective(place)
         is_finite = jnp.isfinite(new.value) & jnp.isfinite(new.slope).all()
         free = free_coordinates(place, new.slope, lower, upper)
-        update, kept = adam.update(new.slope * free, kept)
+        ahead, kept = adam.update(new.slope * free, kept)
+        update: Any = ahead
         part = jnp.minimum(state.n_step / jnp.maximum(max_steps, 1), 1.0)
         rate = _RATE * 0.5 * (1 + jnp.cos(jnp.pi * part))
         following = jnp.clip(place - rate * update, lower, upper)
@@ -299,7 +300,7 @@ def _precondition(state: _State, new: Value, moved: Array, free: Array) -> tuple
     place = state.place + moved
     before = old.pairs._replace(params=place - step, updates=slope - rise)
     ahead, pairs = optax.scale_by_lbfgs(_MEMORY).update(slope, before, place)
-    direction = -cast("Array", ahead) * free
+    direction = -cast(Any, ahead) * free
     is_descent = (direction * slope).sum() < 0
     direction = jnp.where(is_descent & jnp.isfinite(direction).all(), direction, -slope)
     return Memory(pairs, step, rise), direction

@@ -48,6 +48,8 @@ SOFTNESS, _STEP = 0.25, 0.02
 # the logarithm of a parameter; and the least curvature that is believed.
 _RISE, _FAR, _LEAST = 1e-3, 1.0, 5e-4
 _POINTS, _DESCENTS = 24, 3
+# How many valleys, and how deep the minima are that kinks make, at most [nat/token].
+_VALLEYS, _DEPTH = 4, 3e-4
 
 
 @dataclass(frozen=True)
@@ -189,26 +191,31 @@ def _off_the_flat(
 def _through_valley(
     problem: Problem, resident: Resident, ends: Ends, chosen: schema.Array
 ) -> tuple[Ends, schema.Array]:
-    """Move the ends in reach of the best to the lowest point of its valley; count evaluations."""
+    """Move the ends in a valley to its lowest point, best first; count the evaluations of each."""
     extra = np.zeros(len(ends.nll), np.int64)
-    if not np.isfinite(ends.nll).any() or problem.max_steps < _POINTS:
-        return ends, extra
-    best = int(np.argmin(np.where(np.isfinite(ends.nll), ends.nll, np.inf)))
-    curvature = curvature_at(problem, resident, ends.place[best], chosen[best])
-    if curvature is None:
-        return ends, extra
-    curves, directions = curvature.axes
-    found = _scan(problem, resident, ends.place[best], chosen[best], curves, directions)
-    count = 2 * _POINTS + int(found.n_step.sum())
-    lowest = int(np.argmin(np.where(np.isfinite(found.nll), found.nll, np.inf)))
-    away = ends.place - ends.place[best]
-    along = away @ directions.T
-    rise = 0.5 * (curves * along**2).sum(axis=1)
-    apart = np.abs(away[:, ~curvature.free]).max(axis=1, initial=0.0)
-    in_reach = (rise <= _RISE) & (apart < 1e-9) & (chosen == chosen[best]).all(axis=1)
-    for index in np.flatnonzero(in_reach & np.isfinite(ends.nll)):
-        extra[index] = count
-        if found.nll[lowest] < ends.nll[index]:
+    is_seen = ~np.isfinite(ends.nll)
+    for _ in range(_VALLEYS):
+        if is_seen.all() or problem.max_steps < _POINTS:
+            break
+        best = int(np.argmin(np.where(is_seen, np.inf, ends.nll)))
+        # A valley whose end is higher by more than the kinks are deep cannot win.
+        if ends.nll[best] > np.nanmin(ends.nll) + _DEPTH:
+            break
+        is_seen[best] = True
+        curvature = curvature_at(problem, resident, ends.place[best], chosen[best])
+        if curvature is None:
+            continue
+        curves, directions = curvature.axes
+        found = _scan(problem, resident, ends.place[best], chosen[best], curves, directions)
+        lowest = int(np.argmin(np.where(np.isfinite(found.nll), found.nll, np.inf)))
+        away = ends.place - ends.place[best]
+        rise = 0.5 * (curves * (away @ directions.T) ** 2).sum(axis=1)
+        apart = np.abs(away[:, ~curvature.free]).max(axis=1, initial=0.0)
+        inside = (rise <= _RISE) & (apart < 1e-9) & (chosen == chosen[best]).all(axis=1)
+        inside &= np.isfinite(ends.nll)
+        extra[inside] += 2 * _POINTS + int(found.n_step.sum())
+        is_seen |= inside
+        for index in np.flatnonzero(inside & (ends.nll > found.nll[lowest])):
             ends = ends.replaced(int(index), found, lowest)
     return ends, extra
 
@@ -226,6 +233,7 @@ def _scan(
     line = place + np.linspace(-reach, reach, _POINTS)[:, None] * directions[0]
     line = np.clip(line, problem.lower, problem.upper)
     rows = _rows(chosen, line)
+    promise = np.full(_POINTS, np.inf)
     for _ in range(2):
         seen = search.run(problem, resident, line, rows, max_steps=1)
         across = seen.slope @ directions[1:].T

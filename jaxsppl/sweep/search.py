@@ -8,7 +8,7 @@ so that every level of `jaxsppl.sweep.levels` runs the same program.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -159,23 +159,30 @@ def _objective(
         masses = over_blocks(along)
 
         def draw(index: Array) -> Any:
-            return smooth.log_probabilities(
-                *jax.tree.map(lambda leaf: leaf[index], masses), point, over
-            )
+            own, change = jax.tree.map(lambda leaf: leaf[index], masses)
+            return smooth.log_probabilities(own, change, point, over)
 
         chances = over_blocks(draw)
-        used = jnp.arange(data.weight.shape[0]) < n_block
-        weight = data.weight * used[:, None]
-        part = smooth.losses(chances._replace(slope=jnp.swapaxes(chances.slope, 0, 1)), point)
-        # Derivatives in the logarithms of the parameters.
-        slope = part.slope * parameters[:, None, None]
-        weighted = slope * weight
-        total = weight.sum()
-        outer = jnp.einsum("ibt,jbt->ij", weighted, slope) / total
-        ood = (part.is_ood * weight).sum() / total
-        return Value(
-            (part.loss * weight).sum() / total, weighted.sum(axis=(1, 2)) / total, (ood, outer)
-        )
+
+        def add(index: Array, sums: Any) -> Any:
+            part = smooth.losses(jax.tree.map(lambda leaf: leaf[index], chances), point)
+            weight = data.weight[index]
+            # Derivatives in the logarithms of the parameters.
+            slope = part.slope * parameters[:, None]
+            weighted = slope * weight
+            new = (
+                (part.loss * weight).sum(),
+                weighted.sum(axis=-1),
+                (part.is_ood * weight).sum(),
+                weighted @ slope.T,
+                weight.sum(),
+            )
+            return jax.tree.map(jnp.add, sums, new)
+
+        zero = jnp.zeros(())
+        start = (zero, jnp.zeros(len(over)), zero, jnp.zeros((len(over), len(over))), zero)
+        loss, slope, ood, outer, weight = lax.fori_loop(0, n_block, add, start)
+        return Value(loss / weight, slope / weight, (ood / weight, outer / weight))
 
     return at
 
@@ -271,16 +278,22 @@ def run(
         memory = repeated(descent.fresh_memory(n_parameter), n_start)
     most = problem.max_steps if max_steps is None else max_steps
     fixed = {**problem.fixed, "softness": softness}
+
     ends: list[Outcome] = []
     for first in range(0, n_start, BATCH):
         part = np.arange(first, first + BATCH)
         inside = np.minimum(part, n_start - 1)
+
+        def batch_of(leaf: schema.Array, inside: schema.Array = inside) -> Array:
+            """Cut a batch out; the last is filled up with starts that do nothing."""
+            return jnp.asarray(np.asarray(leaf)[inside])
+
         outcome = _program(
             resident.data,
             jnp.asarray(resident.n_block if n_block is None else n_block),
-            jnp.asarray(places[inside]),
-            jnp.asarray(chosen[inside], float),
-            jax.tree.map(lambda leaf, inside=inside: jnp.asarray(np.asarray(leaf)[inside]), memory),
+            batch_of(places),
+            batch_of(chosen.astype(np.float64)),
+            jax.tree.map(batch_of, memory),
             jnp.asarray(np.where(part < n_start, most, 0)),
             {name: jnp.asarray(float(value)) for name, value in fixed.items()},
             (jnp.asarray(problem.lower), jnp.asarray(problem.upper)),
@@ -290,10 +303,8 @@ def run(
             listed=problem.listed,
             method=problem.method,
         )
-        ends.append(outcome)
-    whole = jax.tree.map(
-        lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves])[:n_start], *ends
-    )
+        ends.append(jax.tree.map(np.asarray, outcome))
+    whole = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:n_start], *ends)
     ood, outer = whole.best.extra
     return Ends(
         place=whole.place,
