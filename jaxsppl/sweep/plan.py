@@ -245,7 +245,8 @@ def make_plan(
     if nodes is None:
         a_point = 8 * scenarios * block * _TEMPORARIES
         chunk = _chunk(sizes, min(max(1, (budget - block * a_token) // a_point), 16384))
-        at_work = a_point * math.prod(chunk)
+        chunk, ranks = _cap_temperature(nested, chunk, block * a_token // 2, budget // 2)
+        at_work = max(a_point * math.prod(chunk), ranks)
     else:
         table = _table_bytes(nodes, n_draw)
         a_row = scenarios * (4 * nodes.n_node + block * _SPREAD)
@@ -253,7 +254,9 @@ def make_plan(
         rows = sizes[: len(sizes) - n_draw_axis]
         # Enough rows to share a token's exponentials, few enough for the processor's caches.
         chunk = (*_chunk(rows, max(1, min(room, 64))), *sizes[len(rows) :])
-        at_work = table + workers * a_row * math.prod(chunk[: len(rows)])
+        each = (budget - table) // (2 * workers)
+        chunk, ranks = _cap_temperature(nested, chunk, block * a_token // 2, each)
+        at_work = table + workers * max(a_row * math.prod(chunk[: len(rows)]), ranks)
     return Plan(
         axes=tuple(axes),
         chain=stages,
@@ -355,3 +358,18 @@ def _chunk(sizes: Sequence[int], room: int) -> tuple[int, ...]:
         chunk.append(step)
         room //= step
     return tuple(reversed(chunk))
+
+
+def _cap_temperature(
+    nested: Sequence[str], chunk: tuple[int, ...], each: int, room: int
+) -> tuple[tuple[int, ...], int]:
+    """Take fewer temperatures at once where their weights of all ranks would exceed the room.
+
+    Each temperature has exponentials and sums of every rank of a block, `each` bytes; nothing
+    else in the grid costs that.
+    """
+    if nested[0] != "temperature":
+        return chunk, each
+    most = max(1, room // each)
+    step = chunk[0] if chunk[0] <= most else most
+    return (step, *chunk[1:]), each * step
