@@ -40,7 +40,7 @@ class _Level(NamedTuple):
 _LEVELS = (_Level(1, 1.0, 1e-3, 0.3, 1e-4), _Level(None, 0.25, 1e-4, 0.03, 1e-6))
 # A start where hardly a token's probability depends on the parameters, all being clipped, comes
 # down from there with a kink so soft that it is hardly one.
-_FLAT = _Level(1, 8.0, 1e-2, 0.0, 0.0)
+_FLAT = _Level(1, 64.0, 1e-2, 0.0, 0.0)
 _FLAT_SLOPE = 1e-2
 # Softness at which the curvature is taken, and half the step of its differences.
 SOFTNESS, _STEP = 0.25, 0.02

@@ -227,7 +227,7 @@ def _program(
 
 def compiled_programs() -> int:
     """Return how many programs have been compiled so far in this process."""
-    return int(_program._cache_size())
+    return int(cast("Any", _program)._cache_size())
 
 
 def repeated(memory: Memory, n_start: int) -> Memory:
