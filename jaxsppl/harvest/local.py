@@ -56,7 +56,8 @@ class LocalServer:
     context : int
         Tokens of context for each slot.
     threads : int, optional
-        Processor threads; the usable ones when missing.
+        Processor threads; all usable ones but one when missing. The threads of llama.cpp wait for
+        each other in busy loops, so that one too many on a busy machine slows it down tenfold.
     port : int
         Port on 127.0.0.1; 0 takes a free one.
     api_key : str, optional
@@ -87,7 +88,7 @@ class LocalServer:
         self.model_path = Path(model_path)
         self.slots = slots
         self.context = context
-        self.threads = threads or _usable_cpus()
+        self.threads = threads or max(1, _usable_cpus() - 1)
         self.port = port
         self.api_key = api_key
         self.patience_s = patience_s
