@@ -260,7 +260,8 @@ def log_probabilities(
     safe = Masses(*(jnp.where(some, p, n) for p, n in zip(place, (0.0, 1.0, 0.0), strict=True)))
     along = Masses(*(jnp.where(some, part, 0.0) for part in along))
     log_mass, slopes = _log_probability(safe, along, values, over)
-    return Chances(log_mass, jnp.stack(slopes), some)
+    slope = jnp.stack(slopes) if slopes else jnp.zeros((0, *log_mass.shape))
+    return Chances(log_mass, slope, some)
 
 
 def _log_probability(

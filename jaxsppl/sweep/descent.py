@@ -206,10 +206,10 @@ def minimise(
         accepted = is_finite & (new.value <= state.now.value + promised)
         free = free_coordinates(trial, new.slope, lower, upper)
         memory, direction = _precondition(state, new, moved, free)
-        size = jnp.abs(direction).max()
+        size = jnp.abs(direction).max(initial=0.0)
         direction = direction * jnp.minimum(1.0, _LONGEST / jnp.where(size > 0, size, 1.0))
         shorter = state.length * _shrink(state, new, moved, is_finite)
-        is_stuck = shorter * jnp.abs(state.direction).max() < _SHORTEST
+        is_stuck = shorter * jnp.abs(state.direction).max(initial=0.0) < _SHORTEST
         fallen = state._replace(length=shorter, failures=state.failures + 1)
         risen = state._replace(
             place=trial,
@@ -223,7 +223,7 @@ def minimise(
         uphill = free_coordinates(state.place, state.now.slope, lower, upper)
         forgetful = fallen._replace(
             direction=-state.now.slope * uphill,
-            length=1e-2 / jnp.maximum(jnp.abs(state.now.slope).max(), 1e-2),
+            length=1e-2 / jnp.maximum(jnp.abs(state.now.slope).max(initial=0.0), 1e-2),
             memory=fresh_memory(start.size),
             failures=jnp.asarray(1000),
         )
@@ -259,7 +259,7 @@ def minimise(
 
     def _finish(state: _State, accepted: Array, free: Array) -> _State:
         """Count the evaluation and see whether the search is over."""
-        flat = accepted & (jnp.abs(state.now.slope * free).max() <= tolerance)
+        flat = accepted & (jnp.abs(state.now.slope * free).max(initial=0.0) <= tolerance)
         done = jnp.where(free.all(), CONVERGED, AT_BOUND)
         return state._replace(status=jnp.where(flat, done, state.status), n_step=state.n_step + 1)
 

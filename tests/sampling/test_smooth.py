@@ -1,0 +1,113 @@
+"""Losses and derivatives at one point, against the direct definition and its differences."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from law_rows import QUICK, block_of, descending
+
+from jaxsppl.sampling import direct, smooth, stages
+from jaxsppl.sampling.candidates import Candidates
+from jaxsppl.sampling.precision import float64
+
+OVER = ("temperature", "alpha", "beta")
+CHAINS = [
+    ("temperature",),
+    ("top_k", "min_p", "temperature"),
+    ("temperature", "min_p", "top_p"),
+    ("top_p", "temperature"),
+]
+POINT = {"temperature": 1.4, "alpha": 0.8, "beta": 1.9, "epsilon": 1e-4}
+CUTS = {"top_k": 9.0, "min_p": 0.02, "top_p": 0.93}
+
+
+def block(bound: bool) -> Candidates:
+    """Positions of a made-up model, some of whose actual tokens are not listed."""
+    rng = np.random.default_rng(1)
+    logit = rng.normal(0, 2.0, (60, 80))
+    logprob = descending(logit - np.log(np.exp(logit).sum(axis=1, keepdims=True)))
+    actual = np.minimum(rng.geometric(0.12, 60) - 1, 79)
+    return block_of(logprob, actual, 12, bound=bound)
+
+
+@partial(jax.jit, static_argnames="chain", compiler_options=QUICK)
+def _smooth(part: Candidates, chain: tuple[str, ...], values: Any) -> smooth.Losses:
+    """What a search evaluates."""
+    ahead, rest = smooth.split_chain(chain, OVER)
+    kept = smooth.apply_stages(stages.everything(part), part, ahead, values)
+    own, along = smooth.masses_along(kept, part, rest, values, OVER)
+    return smooth.losses(smooth.log_probabilities(own, along, values, OVER), values)
+
+
+def by_smooth(part: Candidates, chain: tuple[str, ...], values: dict[str, Any]) -> smooth.Losses:
+    """The same from plain numbers."""
+    return _smooth(part, chain, {name: jnp.asarray(value) for name, value in values.items()})
+
+
+@pytest.mark.parametrize(
+    ("chain", "bound"),
+    [*((chain, False) for chain in CHAINS[1:]), *((c, True) for c in CHAINS[:3])],
+)
+def test_losses_and_slopes_are_the_direct_definitions(chain: tuple[str, ...], bound: bool) -> None:
+    values = {**POINT, **{name: CUTS[name] for name in chain if name in CUTS}}
+    with float64():
+        part = block(bound)
+        at = jax.jit(
+            lambda point: direct.probabilities(part, chain, point)[0], compiler_options=QUICK
+        )
+        loss = {}
+        for name in ("", *OVER):
+            for sign in (1, -1) if name else (0,):
+                point = {k: jnp.asarray(v) for k, v in values.items()}
+                if name:
+                    point[name] = point[name] + sign * 1e-6
+                loss[name, sign] = np.asarray(-jnp.log(jnp.maximum(at(point), values["epsilon"])))
+        found = by_smooth(part, chain, values)
+    np.testing.assert_allclose(found.loss, loss["", 0], rtol=1e-11, atol=1e-13)
+    assert (np.asarray(found.is_ood) == (loss["", 0] >= -np.log(values["epsilon"]))).all()
+    for index, name in enumerate(OVER):
+        expected = (loss[name, 1] - loss[name, -1]) / 2e-6
+        # A cut that moves between the two sides is a jump and no slope.
+        steady = np.abs(loss[name, 1] - loss[name, -1]) < 1e-3
+        assert steady.mean() > 0.9
+        np.testing.assert_allclose(
+            np.asarray(found.slope)[index][steady], expected[steady], rtol=2e-4, atol=2e-6
+        )
+
+
+def test_softness_rounds_the_kink_and_goes_to_it() -> None:
+    with float64():
+        part = block(False)
+        values = {**POINT, "epsilon": 0.05, "softness": 0.0}
+        hard = by_smooth(part, ("temperature",), values)
+        below = np.asarray(hard.is_ood)
+        assert 0.1 < below.mean() < 0.9
+        # The rounding lowers the loss by at most width * log 2.
+        for width in (1.0, 0.1):
+            soft = by_smooth(part, ("temperature",), {**values, "softness": width})
+            drop = np.asarray(hard.loss) - np.asarray(soft.loss)
+            assert (drop >= -1e-15).all()
+            assert (drop <= width * np.log(2) + 1e-12).all()
+            moved = np.asarray(soft.slope)
+            assert np.abs(moved[:, below]).max() > 0
+            step = {**values, "softness": width, "beta": values["beta"] + 1e-6}
+            ahead = by_smooth(part, ("temperature",), step)
+            np.testing.assert_allclose(
+                (np.asarray(ahead.loss) - np.asarray(soft.loss)) / 1e-6, moved[2], atol=2e-5
+            )
+
+
+def test_cut_tokens_have_no_slope_and_no_nan() -> None:
+    with float64():
+        part = block(False)
+        values = {**POINT, "top_k": 1.0}
+        found = by_smooth(part, ("top_k", "temperature"), values)
+    cut = np.asarray(part.rank) > 0
+    assert cut.any()
+    np.testing.assert_allclose(np.asarray(found.loss)[cut], -np.log(POINT["epsilon"]))
+    np.testing.assert_array_equal(np.asarray(found.slope)[:, cut], 0)
+    assert np.isfinite(found.slope).all()
+    np.testing.assert_allclose(np.asarray(found.loss)[~cut], 0, atol=1e-15)
