@@ -260,7 +260,7 @@ def test_the_demo_works_where_no_server_can_run(
     assert any("no server can run here" in line for line in said)
     assert report.problems == []
     (sweep,) = report.paths("sweep")
-    shipped = {store.read_harvest(file).attrs["digest"] for file in shipped_harvests()}
+    shipped = {store.read_contents(file).attrs["digest"] for file in shipped_harvests()}
     used = json.loads(store.read_sweep(sweep).attrs["harvests_json"])
     assert {entry["fingerprint"] for entry in used} == shipped
     assert made(demo(tmp_path / "demo")) == []
