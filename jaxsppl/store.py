@@ -202,6 +202,13 @@ def to_dataset(contents: schema.Contents, schema_variables: Iterable[str] = ()) 
     return xr.Dataset(data, coords=coords, attrs=dict(contents.attrs))
 
 
+def _opened(contents: schema.Contents, schema_variables: Iterable[str] = ()) -> "xr.Dataset":
+    """Return a checked file without its digest: a slice is whole too, and has another one."""
+    dataset = to_dataset(contents, schema_variables)
+    dataset.attrs.pop("digest", None)
+    return dataset
+
+
 def _labels(dims: tuple[str, ...], values: schema.Array) -> "xr.Variable":
     """Return a variable; text read as objects becomes fixed-width strings."""
     import xarray as xr
@@ -229,7 +236,7 @@ def read_harvest(path: str | os.PathLike[str]) -> "xr.Dataset":
     """
     contents = read_contents(path)
     schema.check_harvest(contents, str(path))
-    return to_dataset(contents, ("model", "dataset")).assign_attrs(source=str(path))
+    return _opened(contents, ("model", "dataset")).assign_attrs(source=str(path))
 
 
 def read_sweep(path: str | os.PathLike[str]) -> "xr.Dataset":
@@ -251,7 +258,7 @@ def read_sweep(path: str | os.PathLike[str]) -> "xr.Dataset":
     """
     contents = read_contents(path)
     schema.check_sweep(contents, str(path))
-    return to_dataset(contents)
+    return _opened(contents)
 
 
 def expand(pattern: str | os.PathLike[str]) -> list[Path]:

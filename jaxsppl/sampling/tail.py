@@ -59,17 +59,21 @@ def with_tail(block: Candidates, n_vocab: int) -> Candidates:
     mass = mass - jnp.where(outside, jnp.exp(block.actual), 0.0)
     number = (n_vocab - block.listed - outside).astype(edge.dtype)
     slack = jnp.asarray(_SLACK * n_vocab**0.5)
-    # No more than equal shares at the edge can be unseen, and nothing when every token is listed.
-    mass = jnp.where(number > 0, jnp.minimum(mass, number * jnp.exp(edge)), jnp.minimum(mass, 0.0))
     cell_count, cell_drop, cell_end = _cells(n_rank, n_vocab)
     slope = _slope(block.logprob, edge, n_vocab)
     tail = Tail(mass, slack, number, edge, slope, cell_count, cell_drop, cell_end)
     by_slope = _model_mass(tail, slope)
+    held = _held(tail)
     target = jnp.where(
-        mass > _RESOLVED * slack, mass + 0.5 * slack, jnp.minimum(by_slope, mass + slack)
+        held > _RESOLVED * slack, held + 0.5 * slack, jnp.minimum(by_slope, held + slack)
     )
     spread = _solve(tail, jnp.maximum(target, 1e-12 * jnp.exp(edge)))
     return block._replace(tail=tail._replace(spread=spread))
+
+
+def _held(tail: Tail) -> Array:
+    """Return the mass that unseen tokens can hold, each at most the edge's."""
+    return jnp.minimum(tail.mass, tail.number * jnp.exp(tail.edge))
 
 
 def _quantile(rank: Array, n_vocab: int) -> Array:
@@ -221,9 +225,9 @@ def tail_sum(tail: Tail, inverse: Array, floor: Array, top: Array) -> Array:
         (scenario, token) sum of exp(b * (logprob - top)): estimate, lower and upper bracket.
     """
     inverse = jnp.broadcast_to(inverse, tail.edge.shape)
-    some = tail.number > 0
-    least = jnp.where(some, jnp.maximum(tail.mass - _NOISE, 0.0), 0.0)
-    most = jnp.where(some, jnp.maximum(tail.mass + tail.slack, 0.0), 0.0)
+    some, held = tail.number > 0, _held(tail)
+    least = jnp.where(some, jnp.maximum(held - _NOISE, 0.0), 0.0)
+    most = jnp.where(some, jnp.maximum(held + tail.slack, 0.0), 0.0)
     middle = floor if floor.ndim == 1 else floor[ESTIMATE]
     lower, _ = _brackets(tail, inverse, middle, top, least)
     _, upper = _brackets(tail, inverse, middle, top, most)
