@@ -230,6 +230,7 @@ def _check_harvest_values(contents: Contents, name: str) -> None:
         ("there are more alternatives than n_vocab", bool(n_rank > n_vocab)),
         ("rank is not 1, 2, 3, ...", contents.array("rank").tolist() != [*range(1, n_rank + 1)]),
         ("top_logprob is NaN", np.isnan(top).any(axis=1)),
+        ("no alternative is listed", ~listed[:, 0]),
         ("top_logprob of a listed token is not finite", (listed & ~np.isfinite(top)).any(axis=1)),
         ("top_logprob of an absent place is not -inf", (~listed & (top != -np.inf)).any(axis=1)),
         ("a log-probability is above 0", (shown > MASS_TOLERANCE).any(axis=1)),

@@ -299,8 +299,14 @@ def test_an_interrupted_sweep_says_how_to_resume_and_leaves_nothing(
             if lock.exists():
                 break
             time.sleep(0.1)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        for _ in range(6):
+            process.send_signal(number)
+            try:
+                out, err = process.communicate(timeout=15)
+                break
+            except subprocess.TimeoutExpired:
+                # It fell into a callback of an import, where Python has to drop it.
+                continue
     assert process.returncode == 130
     assert out == ""
     assert "interrupted; run the same command again to resume" in err

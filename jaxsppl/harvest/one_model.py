@@ -152,7 +152,7 @@ async def harvest_model(settings: Settings, model: str, members: Members) -> Har
                 seconds=time.monotonic() - began,
                 skipped=True,
             )
-        journal = Journal.open(journal_path, {"fingerprint": store.fingerprint(config)})
+        journal = Journal.open(journal_path, {"fingerprint": mark(config)})
         try:
             run = _Run(settings, model, journal, alternatives)
             await run.score(scorers)
@@ -182,6 +182,24 @@ async def _open(settings: Settings, server: Server, offer: Offer) -> Scorer:
     )
 
 
+def mark(config: Mapping[str, Any]) -> str:
+    """Return the fingerprint of a harvest: what changes its numbers.
+
+    The context does not: a user who gives the server a larger one, because a passage did not fit,
+    goes on where the harvest stopped.
+
+    Parameters
+    ----------
+    config : mapping
+        Texts, model, build, vocabulary, alternatives, method, and the context.
+
+    Returns
+    -------
+    str
+    """
+    return store.fingerprint({key: value for key, value in config.items() if key != "n_context"})
+
+
 def _finished(path: Path, config: Mapping[str, Any]) -> schema.Contents | None:
     """Return a finished file of the same fingerprint; refuse to replace one of another."""
     if not path.exists():
@@ -193,7 +211,7 @@ def _finished(path: Path, config: Mapping[str, Any]) -> schema.Contents | None:
         raise ConfigError(
             f"{error}; it is in the way, remove it or choose another --out"
         ) from error
-    if contents.attrs.get("fingerprint") == store.fingerprint(config):
+    if contents.attrs.get("fingerprint") == mark(config):
         return None if int(contents.attrs.get("n_failed", 0)) else contents
     try:
         old = json.loads(str(contents.attrs.get("config_json", "{}")))
@@ -269,7 +287,7 @@ class _Run:
                 "n_context": int(config["n_context"]),
                 "method": str(config["method"]),
                 "texts_sha256": str(config["texts_sha256"]),
-                "fingerprint": store.fingerprint(config),
+                "fingerprint": mark(config),
                 "config_json": json.dumps(config, sort_keys=True),
                 "n_failed": len(self.failures),
                 "failures_json": failures_json(list(self.failures.items())),

@@ -206,20 +206,11 @@ def make_plan(
     datasets = tuple(dict.fromkeys(tokens.dataset for tokens in harvests))
     scenarios = 3 if tail == "bound" else 1
     n_point = math.prod(len(axis.values) for axis in axes)
-    variables = 4 if tail == "bound" else 2
-    result_bytes = 8 * variables * n_point * len(models) * len(datasets)
-    if result_bytes > memory_mib * _MIB // 2:
-        largest = max(axes, key=lambda axis: len(axis.values))
-        raise PlanError(
-            f"the grid has {n_point:,} points for {len(models) * len(datasets)} pair(s) of "
-            f"model and dataset: the result takes {result_bytes / _MIB:,.0f} MiB, more than half "
-            f"of the {memory_mib} MiB allowed; thin an axis (the longest is {largest.name} with "
-            f"{len(largest.values)}) or raise memory_mib to {2 * result_bytes // _MIB + 1}"
-        )
+    result_bytes, held = _held(axes, n_point, len(models) * len(datasets), scenarios, memory_mib)
     nested, n_draw_axis = _nesting(stages, names)
     sizes = [len(axes[names.index(name)].values) for name in nested]
     n_row = math.prod(sizes[: len(sizes) - n_draw_axis])
-    budget = memory_mib * _MIB - result_bytes
+    budget = memory_mib * _MIB - held
     nodes = _nodes(axes, epsilon, refine) if level in ("auto", "binned") else None
     if nodes is not None and _table_bytes(nodes, n_point // n_row) > budget // 2:
         if level == "binned":
@@ -227,7 +218,7 @@ def make_plan(
             raise PlanError(
                 f"the grid has {n_point // n_row:,} draws (alpha x beta x epsilon): their node "
                 f"values take {table / _MIB:,.0f} MiB of the {memory_mib} MiB allowed; thin these "
-                f"axes or raise memory_mib to {(3 * table + result_bytes) // _MIB + 1}"
+                f"axes or raise memory_mib to {(3 * table + held) // _MIB + 1}"
             )
         nodes = None
     n_token = sum(tokens.n_token for tokens in harvests)
@@ -276,7 +267,7 @@ def make_plan(
         workers=workers,
         keep_blocks=most * a_token < budget // 2,
         result_bytes=result_bytes,
-        work_bytes=block * a_token + at_work,
+        work_bytes=block * a_token + (held - result_bytes) + at_work,
         seconds=seconds[chosen] / workers,
     )
 
@@ -301,6 +292,23 @@ def _seconds(
         spreading = pairs * n_row * _NS_SPREAD
         seconds["binned"] = product + spreading + nodes.n_node * n_draw * _NS_MASS
     return {level: 1e-9 * value for level, value in seconds.items()}
+
+
+def _held(
+    axes: Sequence[Axis], n_point: int, n_pair: int, scenarios: int, memory_mib: int
+) -> tuple[int, int]:
+    """Return the size of the result, and of it with one harvest's sums [byte], or refuse it."""
+    result = 8 * (scenarios // 3 * 2 + 2) * n_point * n_pair
+    held = result + 8 * (scenarios + 5) * n_point
+    if held > memory_mib * _MIB * 3 // 4:
+        largest = max(axes, key=lambda axis: len(axis.values))
+        raise PlanError(
+            f"the grid has {n_point:,} points for {n_pair} pair(s) of model and dataset: its "
+            f"result and sums take {held / _MIB:,.0f} MiB of the {memory_mib} MiB allowed; thin "
+            f"an axis (the longest is {largest.name} with {len(largest.values)}) or raise "
+            f"memory_mib to {held * 4 // 3 // _MIB + 1}"
+        )
+    return result, held
 
 
 def _nodes(axes: Sequence[Axis], epsilon: float, refine: float) -> Layout | None:

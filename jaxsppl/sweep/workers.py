@@ -52,11 +52,10 @@ def in_threads(work: Callable[..., T], pieces: Iterable[tuple[object, ...]], cou
 
     if count == 1:
         return [one(piece) for piece in pieces]
-    with ThreadPoolExecutor(count) as pool:
+    pool = ThreadPoolExecutor(count)
+    try:
         futures = [pool.submit(one, piece) for piece in pieces]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise
+        return [future.result() for future in futures]
+    finally:
+        # An interrupt may come at any moment, also before the last piece was handed in.
+        pool.shutdown(wait=True, cancel_futures=True)
