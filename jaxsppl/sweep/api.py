@@ -9,10 +9,11 @@ import numpy as np
 
 from jaxsppl import parameters, schema, store
 from jaxsppl.errors import AuditError, ConfigError
+from jaxsppl.sampling.precision import float64
 from jaxsppl.sweep import engine
 from jaxsppl.sweep.audit import Audit, audit
 from jaxsppl.sweep.baselines import BASELINES, baseline_means
-from jaxsppl.sweep.binning import make_tables
+from jaxsppl.sweep.binning import Tables, make_tables
 from jaxsppl.sweep.data import TokenArrays, check_tail, token_arrays, usable_top_k
 from jaxsppl.sweep.plan import Axis, Plan, Progress, make_plan
 
@@ -111,7 +112,7 @@ def sweep(
     each = -(-audit_points // len(tokens))
     rng = np.random.default_rng(seed)
     results: list[tuple[TokenArrays, engine.Means, Audit, list[engine.Means]]] = []
-    tables = make_tables(plan) if plan.level == "binned" else None
+    tables = _shared_tables(plan)
     for one in tokens:
         means = engine.grid_means(plan, one, advance, tables)
         checked = audit(plan, one, means, each, rng)
@@ -125,7 +126,7 @@ def sweep(
             # Finer nodes cost little; exactness costs more, and always passes.
             refine *= 2.0
             plan = planned("binned" if refine == 2.0 else "factored", refine)
-            tables = make_tables(plan) if plan.level == "binned" else None
+            tables = _shared_tables(plan)
             _LOG.info("%s: the audit objects (%s); again, %s", one.label, checked, plan.why)
             means = engine.grid_means(plan, one, advance, tables)
             checked = audit(plan, one, means, each, rng)
@@ -134,6 +135,14 @@ def sweep(
         )
         results.append((one, means, checked, named))
     return _labelled(plan, results, tolerance)
+
+
+def _shared_tables(plan: Plan) -> list[Tables] | None:
+    """Return the node values where one table holds all draws; it then serves all harvests."""
+    if plan.level != "binned" or plan.n_draw > plan.draws:
+        return None
+    with float64():
+        return list(make_tables(plan))
 
 
 def _passes(checked: Audit, tokens: TokenArrays, tolerance: float) -> bool:

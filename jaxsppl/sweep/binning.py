@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -11,7 +11,6 @@ import numpy as np
 
 from jaxsppl import schema
 from jaxsppl.sampling import binned
-from jaxsppl.sampling.precision import float64
 from jaxsppl.sweep.chunks import chunks
 from jaxsppl.sweep.data import TokenArrays, blocks
 from jaxsppl.sweep.plan import Advance, Plan
@@ -20,30 +19,34 @@ from jaxsppl.sweep.workers import in_threads
 
 @dataclass(frozen=True)
 class Tables:
-    """What each node contributes under each draw; the same for every harvest of a sweep.
+    """What each node contributes under some of the draws; the same for every harvest of a sweep.
 
     Attributes
     ----------
+    first, stop : int
+        Which draws, in row-major order of the draw's axes.
     epsilon : array
-        (draw,) clips.
+        (draw,) clips; the last is repeated up to the plan's number of draws at once.
     loss, below : jax.Array
         (node, draw) float32, as `binned.tables` gives them.
     """
 
+    first: int
+    stop: int
     epsilon: schema.Array
     loss: jax.Array
     below: jax.Array
 
 
-def make_tables(plan: Plan) -> Tables:
-    """Evaluate the nodes of a plan of level "binned" for all its draws.
+def make_tables(plan: Plan) -> Iterator[Tables]:
+    """Evaluate the nodes of a plan of level "binned", as many draws at once as it allows.
 
     Parameters
     ----------
     plan : Plan
 
-    Returns
-    -------
+    Yields
+    ------
     Tables
     """
     if plan.nodes is None:
@@ -51,16 +54,19 @@ def make_tables(plan: Plan) -> Tables:
     values = {axis.name: axis.values for axis in plan.axes}
     names = plan.order[len(plan.order) - plan.n_draw_axis :]
     draws = draw_columns(names, [values[name] for name in names], plan.epsilon)
-    with float64():
-        columns = [jnp.asarray(column) for column in draws.T]
-        return Tables(draws[:, 2], *binned.tables(*columns, nodes=plan.nodes))
+    for first in range(0, len(draws), plan.draws):
+        part = draws[first : first + plan.draws]
+        stop = first + len(part)
+        part = np.concatenate([part, np.repeat(part[-1:], plan.draws - len(part), axis=0)])
+        columns = [jnp.asarray(column) for column in part.T]
+        yield Tables(first, stop, part[:, 2], *binned.tables(*columns, nodes=plan.nodes))
 
 
 def binned_sums(
     plan: Plan,
     tokens: TokenArrays,
     axes: Sequence[Sequence[float]],
-    tables: Tables,
+    tables: Iterable[Tables],
     advance: Advance,
 ) -> tuple[schema.Array, schema.Array]:
     """Return a grid's sums over the tokens of a harvest.
@@ -73,7 +79,7 @@ def binned_sums(
         The harvest.
     axes : sequence of sequence of float
         Values of each axis, in the plan's order.
-    tables : Tables
+    tables : iterable of Tables
         As `make_tables` gives them for the plan.
     advance : callable
         Told the number of (token, point) pairs after each step.
@@ -87,48 +93,60 @@ def binned_sums(
     if nodes is None:
         raise ValueError("a plan of level 'binned' has nodes")
     n_row_axis = len(plan.order) - plan.n_draw_axis
-    row_axes, epsilon = axes[:n_row_axis], tables.epsilon
-    n_row = math.prod(plan.chunk[:n_row_axis])
-    shape = [len(axis) for axis in axes]
-    loss, ood = np.zeros((plan.n_scenario, *shape)), np.zeros(shape)
+    row_axes = axes[:n_row_axis]
+    row_chunk = plan.chunk[:n_row_axis]
+    n_row = math.prod(row_chunk)
+    row_shape = [len(axis) for axis in row_axes]
+    n_draw = math.prod(len(axis) for axis in axes[n_row_axis:])
+    loss = np.zeros((plan.n_scenario, *row_shape, n_draw))
+    ood = np.zeros((*row_shape, n_draw))
     # Modelling the tail costs more than a chunk of rows, so it is done once where memory allows.
     kept = list(blocks(tokens, plan.block, plan.tail)) if plan.keep_blocks else None
+    for table in tables:
+        draws = slice(table.first, table.stop)
+        n_now = table.stop - table.first
 
-    def rows(where: tuple[slice, ...], parts: list[schema.Array]) -> None:
-        """Compute one chunk of rows for all draws."""
-        total = jnp.zeros(n_row * plan.n_scenario * nodes.n_node, jnp.float32)
-        cut = jnp.zeros((n_row, plan.n_scenario), jnp.float32)
-        values = tuple(jnp.asarray(axis) for axis in parts)
-        n_point = math.prod(place.stop - place.start for place in where) * epsilon.size
-        for block in kept if kept is not None else blocks(tokens, plan.block, plan.tail):
-            total, cut = binned.accumulate(
-                total,
-                cut,
-                block,
-                values,
-                {},
-                chain=plan.chain,
-                names=plan.order[:n_row_axis],
-                nodes=nodes,
+        def rows(
+            where: tuple[slice, ...],
+            parts: list[schema.Array],
+            table: Tables = table,
+            draws: slice = draws,
+            n_now: int = n_now,
+        ) -> None:
+            """Compute one chunk of rows for these draws."""
+            total = jnp.zeros(n_row * plan.n_scenario * nodes.n_node, jnp.float32)
+            cut = jnp.zeros((n_row, plan.n_scenario), jnp.float32)
+            values = tuple(jnp.asarray(axis) for axis in parts)
+            n_point = math.prod(place.stop - place.start for place in where) * n_now
+            for block in kept if kept is not None else blocks(tokens, plan.block, plan.tail):
+                total, cut = binned.accumulate(
+                    total,
+                    cut,
+                    block,
+                    values,
+                    {},
+                    chain=plan.chain,
+                    names=plan.order[:n_row_axis],
+                    nodes=nodes,
+                )
+                jax.block_until_ready(cut)
+                advance(n_point * min(plan.block, tokens.n_token))
+            summed, below = binned.products(
+                total, table.loss, table.below, n_row=n_row, n_scenario=plan.n_scenario
             )
-            jax.block_until_ready(cut)
-            advance(n_point * min(plan.block, tokens.n_token))
-        summed, below = binned.products(
-            total, tables.loss, tables.below, n_row=n_row, n_scenario=plan.n_scenario
-        )
-        lost = np.asarray(cut, np.float64)
-        part = np.asarray(summed, np.float64) - lost[..., None] * np.log(epsilon)
-        count = np.asarray(below, np.float64) + lost[:, :1]
-        inner = tuple(slice(0, place.stop - place.start) for place in where)
-        whole = (*plan.chunk[:n_row_axis], plan.n_scenario, *shape[n_row_axis:])
-        part = np.moveaxis(part.reshape(whole), n_row_axis, 0)
-        # Cubic weights are negative in places, so a sum can be a rounding below its least value.
-        loss[(slice(None), *where)] = np.maximum(part[(slice(None), *inner)], 0.0)
-        whole = (*plan.chunk[:n_row_axis], *shape[n_row_axis:])
-        ood[where] = np.clip(count.reshape(whole)[inner], 0.0, tokens.n_token)
+            lost = np.asarray(cut, np.float64)
+            part = np.asarray(summed, np.float64) - lost[..., None] * np.log(table.epsilon)
+            count = np.asarray(below, np.float64) + lost[:, :1]
+            inner = (*(slice(0, place.stop - place.start) for place in where), slice(0, n_now))
+            part = np.moveaxis(part.reshape(*row_chunk, plan.n_scenario, -1), n_row_axis, 0)
+            # Cubic weights are negative in places: a sum can be a rounding below its least value.
+            loss[(slice(None), *where, draws)] = np.maximum(part[(slice(None), *inner)], 0.0)
+            share = np.clip(count.reshape(*row_chunk, -1), 0.0, tokens.n_token)
+            ood[(*where, draws)] = share[inner]
 
-    in_threads(rows, chunks(row_axes, plan.chunk[:n_row_axis]), plan.workers)
-    return loss, ood
+        in_threads(rows, chunks(row_axes, row_chunk), plan.workers)
+    shape = [len(axis) for axis in axes]
+    return loss.reshape(-1, *shape), ood.reshape(shape)
 
 
 def draw_columns(

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -62,7 +62,7 @@ def means_of(loss: schema.Array, ood: schema.Array, n_token: int) -> Means:
 
 
 def grid_means(
-    plan: Plan, tokens: TokenArrays, advance: Advance, tables: Tables | None = None
+    plan: Plan, tokens: TokenArrays, advance: Advance, tables: Iterable[Tables] | None = None
 ) -> Means:
     """Evaluate a plan's grid on one harvest.
 
@@ -74,7 +74,7 @@ def grid_means(
         One harvest.
     advance : callable
         Told the number of (token, point) pairs after each step.
-    tables : Tables, optional
+    tables : iterable of Tables, optional
         Those of the plan, when it is executed on several harvests.
 
     Returns

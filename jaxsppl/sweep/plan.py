@@ -74,6 +74,8 @@ class Plan:
         Points along each of `order` that are computed at once.
     n_draw_axis : int
         How many axes at the end of `order` belong to the draw and the objective.
+    n_draw, draws : int
+        Draws (alpha x beta x epsilon) in all, and those whose node values are held at once.
     nodes : Layout or None
         Nodes of level "binned".
     keep_blocks : bool
@@ -100,6 +102,8 @@ class Plan:
     order: tuple[str, ...]
     chunk: tuple[int, ...]
     n_draw_axis: int
+    n_draw: int
+    draws: int
     nodes: Layout | None
     keep_blocks: bool
     workers: int
@@ -212,18 +216,13 @@ def make_plan(
     n_row = math.prod(sizes[: len(sizes) - n_draw_axis])
     budget = memory_mib * _MIB - held
     nodes = _nodes(axes, epsilon, refine) if level in ("auto", "binned") else None
-    if nodes is not None and _table_bytes(nodes, n_point // n_row) > budget // 2:
-        if level == "binned":
-            table = _table_bytes(nodes, n_point // n_row)
-            raise PlanError(
-                f"the grid has {n_point // n_row:,} draws (alpha x beta x epsilon): their node "
-                f"values take {table / _MIB:,.0f} MiB of the {memory_mib} MiB allowed; thin these "
-                f"axes or raise memory_mib to {(3 * table + held) // _MIB + 1}"
-            )
-        nodes = None
+    n_draw = n_point // n_row
+    # Node values of as many draws at once as fit a third of the memory; a token is spread anew
+    # for each such part.
+    draws = min(n_draw, max(1, budget // 3 // (8 * nodes.n_node))) if nodes is not None else 0
     n_token = sum(tokens.n_token for tokens in harvests)
     workers = worker_count()
-    seconds = _seconds(n_token, len(harvests), n_point, n_row, scenarios, nodes)
+    seconds = _seconds(n_token, len(harvests), n_row, n_draw, draws, scenarios, nodes)
     chosen, why = _choose(level, seconds, nodes)
     nodes = nodes if chosen == "binned" else None
     most = max(tokens.n_token for tokens in harvests)
@@ -232,14 +231,13 @@ def make_plan(
     block = 64
     while block < 512 and block < most and 2 * block * a_token < budget // 4:
         block *= 2
-    n_draw = n_point // n_row
     if nodes is None:
         a_point = 8 * scenarios * block * _TEMPORARIES
         chunk = _chunk(sizes, min(max(1, (budget - block * a_token) // a_point), 16384))
         chunk, ranks = _cap_temperature(nested, chunk, block * a_token // 2, budget // 2)
         at_work = max(a_point * math.prod(chunk), ranks)
     else:
-        table = _table_bytes(nodes, n_draw)
+        table = 8 * nodes.n_node * draws
         a_row = scenarios * (4 * nodes.n_node + block * _SPREAD)
         room = (budget - block * a_token - table) // (2 * workers * a_row)
         rows = sizes[: len(sizes) - n_draw_axis]
@@ -263,6 +261,8 @@ def make_plan(
         order=nested,
         chunk=chunk,
         n_draw_axis=n_draw_axis,
+        n_draw=n_draw,
+        draws=draws,
         nodes=nodes,
         workers=workers,
         keep_blocks=most * a_token < budget // 2,
@@ -272,25 +272,28 @@ def make_plan(
     )
 
 
-def _table_bytes(nodes: Layout, n_draw: int) -> int:
-    """Return the size of the node values of all draws, loss and share [byte]."""
-    return 8 * nodes.n_node * n_draw
-
-
 def _seconds(
-    n_token: int, n_harvest: int, n_point: int, n_row: int, scenarios: int, nodes: Layout | None
+    n_token: int,
+    n_harvest: int,
+    n_row: int,
+    n_draw: int,
+    draws: int,
+    scenarios: int,
+    nodes: Layout | None,
 ) -> dict[str, float]:
     """Return the expected time of each level on one core [s]."""
     pairs = scenarios * n_token
+    n_point = n_row * n_draw
     seconds = {
         "direct": n_token * n_point * _NS_DIRECT,
         "factored": pairs * (n_point * _NS_MASS + n_row * _NS_INTERVAL),
     }
     if nodes is not None:
-        n_draw = n_point // n_row
         product = 4.0 * n_harvest * n_row * scenarios * nodes.n_node * n_draw / _FLOPS
-        spreading = pairs * n_row * _NS_SPREAD
-        seconds["binned"] = product + spreading + nodes.n_node * n_draw * _NS_MASS
+        parts = math.ceil(n_draw / draws)
+        spreading = pairs * n_row * parts * _NS_SPREAD
+        tables = nodes.n_node * n_draw * _NS_MASS * (1 if parts == 1 else n_harvest)
+        seconds["binned"] = product + spreading + tables
     return {level: 1e-9 * value for level, value in seconds.items()}
 
 

@@ -179,3 +179,22 @@ def test_arrays_carry_the_labels() -> None:
     assert tokens.label == "model 'model x' on dataset 'set y'"
     assert tokens.plain_nll == pytest.approx(-harvest.token_logprob.values.astype(float).mean())
     assert tokens.n_byte == int(harvest.token_bytes.sum())
+
+
+def test_more_draws_than_the_memory_holds_at_once() -> None:
+    grid = {
+        "temperature": [0.7, 1.3],
+        "alpha": np.geomspace(0.3, 4, 9).tolist(),
+        "beta": np.geomspace(0.3, 4, 8).tolist(),
+        "epsilon": [0.01, 0.1],
+    }
+    order = ("temperature",)
+    plan = jaxsppl.explain(made(), grid, chain=order, level="binned", memory_mib=64)
+    assert 1 < plan.draws < plan.n_draw == 144
+    assert plan.n_draw % plan.draws  # the last part is padded
+    small = jaxsppl.sweep(made(), grid, chain=order, level="binned", memory_mib=64)
+    large = jaxsppl.sweep(made(), grid, chain=order, level="binned", memory_mib=2048)
+    np.testing.assert_allclose(small.nll.values, large.nll.values, rtol=1e-6)
+    np.testing.assert_allclose(small.ood.values, large.ood.values, atol=1e-6)
+    exact = jaxsppl.sweep(made(), grid, chain=order, level="factored")
+    assert float(abs(small.nll - exact.nll).max()) < 1e-3  # a text of a few tokens

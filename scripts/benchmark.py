@@ -1,0 +1,182 @@
+"""The engine against its peers on one workload, in one run.
+
+    python scripts/benchmark.py [HARVEST.nc ...] [--tail drop] [--ledger]
+
+The grid is that of `sweeps/dense.toml` (50 temperatures x 8 min_p x 6 top_k x 11 alpha x 11 beta).
+Without harvests the small ones that come with the package are used. Peers time a sample of points
+and extrapolate: (a) a NumPy and SciPy loop over points, (b) `jit(vmap)` over points with
+`jax.scipy.special.betainc`. `--ledger` appends the figures to scripts/benchmarks.jsonl.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy
+from jax.scipy.special import betainc as jax_betainc
+from scipy.special import betainc
+
+import jaxsppl
+from jaxsppl import config
+from jaxsppl.demo import ready_config, shipped_harvests
+from jaxsppl.store import harvests
+from jaxsppl.sweep.data import TokenArrays, token_arrays
+
+LEDGER = Path(__file__).parent / "benchmarks.jsonl"
+EPSILON = 0.01
+Point = dict[str, float]
+
+
+def numpy_point(tokens: TokenArrays, point: Point) -> float:
+    """Return the nll of one point as a careful NumPy user would write it (tail dropped)."""
+    logprob = tokens.top_logprob.astype(np.float64)
+    n_rank = int(point["top_k"]) or logprob.shape[1]
+    part = logprob[:, :n_rank]
+    kept = part >= part[:, :1] + np.log(max(point["min_p"], 1e-300))
+    weight = np.where(kept, np.exp((part - part[:, :1]) / point["temperature"]), 0.0)
+    total = np.cumsum(weight, axis=1)
+    place = np.clip(tokens.token_rank - 1, 0, n_rank - 1)
+    row = np.arange(len(place))
+    stop = np.minimum(total[row, place] / total[:, -1], 1.0)
+    start = np.maximum(stop - weight[row, place] / total[:, -1], 0.0)
+    mass = betainc(point["alpha"], point["beta"], stop) - betainc(
+        point["alpha"], point["beta"], start
+    )
+    alive = (tokens.token_rank > 0) & (tokens.token_rank <= n_rank) & kept[row, place]
+    return -float(np.log(np.maximum(np.where(alive, mass, 0.0), EPSILON)).mean())
+
+
+def vmap_points(tokens: TokenArrays) -> Callable[..., jax.Array]:
+    """Return the same for a block of points, compiled."""
+    logprob = jnp.asarray(tokens.top_logprob, jnp.float32)
+    rank = jnp.asarray(tokens.token_rank)
+
+    def one(
+        temperature: jax.Array,
+        min_p: jax.Array,
+        top_k: jax.Array,
+        alpha: jax.Array,
+        beta: jax.Array,
+    ) -> jax.Array:
+        place = jnp.arange(logprob.shape[1])
+        kept = (logprob >= logprob[:, :1] + jnp.log(jnp.maximum(min_p, 1e-30))) & (
+            (top_k <= 0) | (place < top_k)
+        )
+        weight = jnp.where(kept, jnp.exp((logprob - logprob[:, :1]) / temperature), 0.0)
+        total = jnp.cumsum(weight, axis=1)
+        at = jnp.clip(rank - 1, 0, None)[:, None]
+        own = jnp.take_along_axis(weight, at, 1)[:, 0] / total[:, -1]
+        stop = jnp.minimum(jnp.take_along_axis(total, at, 1)[:, 0] / total[:, -1], 1.0)
+        mass = jax_betainc(alpha, beta, stop) - jax_betainc(
+            alpha, beta, jnp.maximum(stop - own, 0.0)
+        )
+        mass = jnp.where((rank > 0) & (own > 0), mass, 0.0)
+        return -jnp.log(jnp.maximum(mass, EPSILON)).mean()
+
+    return jax.jit(jax.vmap(one))
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return the seconds that a piece of work takes."""
+    began = time.perf_counter()
+    jax.block_until_ready(work())
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Measure and print; say the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("harvest", nargs="*", type=Path)
+    parser.add_argument("--tail", choices=["drop", "bound"], default="drop")
+    parser.add_argument("--sample", type=int, default=40)
+    parser.add_argument("--ledger", action="store_true")
+    arguments = parser.parse_args()
+    files: Sequence[Path] = arguments.harvest or shipped_harvests()
+    settings = config.load(ready_config("dense"))
+    grid, order = settings.grid, settings.order()
+    data = [token_arrays(harvest) for harvest in harvests(list(files))]
+    n_token = sum(tokens.n_token for tokens in data)
+    n_point = int(np.prod([len(axis) for axis in grid.values()]))
+
+    def run(axes: dict[str, list[float]]) -> Callable[[], object]:
+        return lambda: (
+            jaxsppl.sweep(list(files), axes, chain=order, tail=arguments.tail, epsilon=EPSILON)[
+                "nll"
+            ].values
+        )
+
+    plan = jaxsppl.explain(list(files), grid, chain=order, tail=arguments.tail)
+    first = timed(run(grid))
+    again = min(timed(run(grid)) for _ in range(3))
+    result = jaxsppl.sweep(list(files), grid, chain=order, tail=arguments.tail, epsilon=EPSILON)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    more = {**grid, "alpha": np.geomspace(0.4, 2.5, 35).tolist()}
+    more["beta"] = np.geomspace(0.4, 2.5, 35).tolist()
+    timed(run(more))
+    wide = timed(run(more))
+
+    rng = np.random.default_rng(0)
+    names = list(grid)
+    sample: list[Point] = [
+        {name: float(rng.choice(grid[name])) for name in names} for _ in range(arguments.sample)
+    ]
+    loop = timed(lambda: [numpy_point(tokens, point) for tokens in data for point in sample])
+    blocks = [jnp.asarray([point[name] for point in sample], jnp.float32) for name in names]
+    plain = 0.0
+    for tokens in data:
+        compiled = vmap_points(tokens)
+        named = dict(zip(names, blocks, strict=True))
+        call = [named[n] for n in ("temperature", "min_p", "top_k", "alpha", "beta")]
+        pieces = [[axis[i : i + 4] for axis in call] for i in range(0, len(sample) - 3, 4)]
+        jax.block_until_ready(compiled(*pieces[0]))
+        plain += timed(lambda c=compiled, p=pieces: [c(*piece) for piece in p])
+    scale = n_point / len(sample)
+    figures = {
+        "n_token": n_token,
+        "n_point": n_point,
+        "tail": arguments.tail,
+        "level": plan.level,
+        "threads": plan.workers,
+        "first_s": first,
+        "again_s": again,
+        "numpy_loop_s": loop * scale,
+        "jit_vmap_s": plain * n_point / (len(sample) // 4 * 4),
+        "draws_times_10_ratio": wide / again,
+        "peak_mib": peak,
+        "audit_nll": float(result.attrs["audit_nll"]),
+        "audit_ood": float(result.attrs["audit_ood"]),
+    }
+    figures["times_faster_than_numpy"] = figures["numpy_loop_s"] / again
+    figures["times_faster_than_jit_vmap"] = figures["jit_vmap_s"] / again
+    figures["first_times_faster_than_numpy"] = figures["numpy_loop_s"] / first
+    for name, value in figures.items():
+        print(f"{name:32} {value:,.4g}" if isinstance(value, float) else f"{name:32} {value}")
+    if arguments.ledger:
+        entry = {
+            "what": "engine",
+            "when": datetime.now(UTC).isoformat(timespec="seconds"),
+            "host": platform.machine(),
+            "n_cpu": os.cpu_count(),
+            "device": str(jax.devices()[0].device_kind),
+            "python": platform.python_version(),
+            "jax": jax.__version__,
+            "numpy": np.__version__,
+            "scipy": scipy.__version__,
+            "jaxsppl": jaxsppl.__version__,
+            **figures,
+        }
+        with LEDGER.open("a") as ledger:
+            ledger.write(json.dumps(entry) + "\n")
+
+
+if __name__ == "__main__":
+    main()
