@@ -84,7 +84,7 @@ def layout(alpha: np.ndarray, beta: np.ndarray, epsilon: np.ndarray, refine: flo
     -------
     Layout
     """
-    edge_step, start_step, width_step = 0.0025 / refine, 0.03 / refine, 0.05 / refine
+    edge_step, start_step, width_step = 0.0025 / refine, 0.02 / refine, 0.08 / refine
     first, last = np.arcsinh(LEFT), np.arcsinh(RIGHT)
     # In the logit the density of the draw is at most this, so a narrower interval is clipped.
     total = alpha + beta
