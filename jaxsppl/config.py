@@ -170,8 +170,10 @@ def apply_environment(raw: dict[str, Any], environment: Mapping[str, str]) -> No
     environment : mapping of str to str
         Environment variables.
     """
-    for table, struct in TABLES.items():
-        for key in struct.__struct_fields__:
+    keys = {table: struct.__struct_fields__ for table, struct in TABLES.items()}
+    keys["grid"] = (*parameters.PARAMETERS,)
+    for table, names in keys.items():
+        for key in names:
             value = environment.get(f"JAXSPPL_{table}_{key}".upper())
             if value is not None:
                 _set(raw, (table, key), value, f"JAXSPPL_{table}_{key}".upper())
@@ -280,7 +282,7 @@ def _in_words(message: str, key: str) -> str:
     if types is None:
         return message[0].lower() + message[1:]
     expected, got = (
-        " or ".join(_TYPES.get(part, part) for part in group.split(" | "))
+        " or ".join(_TYPES.get(part, part) for part in group.split(" | ") if part != "null")
         for group in types.groups()
     )
     return f"it is {got}; give {expected}"

@@ -151,7 +151,8 @@ def parameter(name: str, where: str = "grid") -> Parameter:
         When there is none; the message lists the near names.
     """
     if name not in PARAMETERS:
-        raise ConfigError(f"{where}: there is no parameter '{name}'; {suggest(name, PARAMETERS)}")
+        near = suggest(str(name), PARAMETERS)
+        raise ConfigError(f"{where}: there is no parameter '{name}'; {near}")
     return PARAMETERS[name]
 
 
@@ -182,11 +183,13 @@ def check_order(order: Iterable[str], used: Iterable[str], where: str = "chain")
         For an unknown stage, or a used parameter whose stage is not in the chain: it would
         silently have no effect.
     """
+    if isinstance(order, str) or not isinstance(order, Iterable):
+        raise ConfigError(f"{where}: {order!r} is no list; give the stages, as ['temperature']")
     names = tuple(order)
     known = stage_names()
     for name in names:
         if name not in known:
-            raise ConfigError(f"{where}: there is no stage '{name}'; {suggest(name, known)}")
+            raise ConfigError(f"{where}: there is no stage '{name}'; {suggest(str(name), known)}")
     for name in used:
         stage = parameter(name).stage
         if stage not in AFTER_CHAIN and stage not in names:
@@ -238,5 +241,6 @@ def check_positive(value: float, where: str) -> None:
     where : str
         Its name, for the message.
     """
-    if isinstance(value, bool) or not (value > 0 and math.isfinite(value)):
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not (value > 0 and math.isfinite(value)):
         raise ConfigError(f"{where}: {value!r} is not allowed; it is a number above 0")

@@ -368,7 +368,11 @@ def optimize_task(
             config.apply_override(raw, override)
         settings = config.build(raw, "optimize")
         given = [*sources, *given]
-    names = list(over or settings.optimize.over or ("temperature", "alpha", "beta"))
+    if over is not None and not over:
+        raise ConfigError("--over: it is empty; name at least one parameter, as temperature")
+    names = list(over or settings.optimize.over or SMOOTH)
+    for name in names:
+        parameters.parameter(name, "--over")
     held = {
         name: config.axis(name, _number(value), f"--fixed {name}")[0]
         for name, value in (fixed or {}).items()

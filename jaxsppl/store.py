@@ -5,7 +5,7 @@ import glob
 import json
 import os
 import secrets
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -154,6 +154,8 @@ def read_contents(path: str | os.PathLike[str]) -> schema.Contents:
     import netCDF4
 
     name = Path(path)
+    if name.is_dir():
+        raise SchemaError(f"{name}: it is a folder; name a file in it")
     if not name.is_file():
         raise SchemaError(f"{name}: there is no such file")
     try:
@@ -333,9 +335,15 @@ def harvests(source: "Harvests") -> "list[xr.Dataset]":
     """
     import xarray as xr
 
-    entries = [source] if isinstance(source, (str, os.PathLike, xr.Dataset)) else list(source)
+    one = (str, os.PathLike, xr.Dataset)
+    many = isinstance(source, Iterable) and not isinstance(source, Mapping)
+    entries = [source] if isinstance(source, one) or not many else list(source)
     datasets: list[xr.Dataset] = []
     for entry in entries:
+        if not isinstance(entry, one):
+            raise SchemaError(
+                f"a {type(entry).__name__} is no harvest; give a file's name, a dataset, or a list"
+            )
         if isinstance(entry, xr.Dataset):
             schema.check_harvest(contents_of(entry), str(entry.attrs.get("source", "dataset")))
             datasets.append(entry)

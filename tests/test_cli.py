@@ -101,7 +101,32 @@ MISTAKES: dict[str, tuple[list[str], int, list[str]]] = {
         2,
         ["--select min_p"],
     ),
-    "unknown over": (["optimize", "out/a.harvest.nc", "--over", "temp"], 2, ["temp"]),
+    "unknown over": (["optimize", "out/a.harvest.nc", "--over", "temp"], 2, ["--over", "temp"]),
+    "no over": (["optimize", "out/a.harvest.nc", "--over", ","], 2, ["--over", "empty"]),
+    "fixed twice": (
+        ["optimize", "out/a.harvest.nc", "--fixed", "min_p=0.1", "min_p=0.2"],
+        2,
+        ["min_p=0.2", "twice"],
+    ),
+    "empty argument": (["prepare", "t.csv", "--out", ""], 2, ["empty"]),
+    "half a passage": (["prepare", "t.csv", "--out", "o", "--limit", "1.5"], 2, ["--limit", "1.5"]),
+    "half a start": (["optimize", "out/a.harvest.nc", "--starts", "2.5"], 2, ["--starts", "2.5"]),
+    "no time": (
+        ["harvest", "texts", "--server", "http://a", "--out", "o", "--timeout-s", "-1"],
+        2,
+        ["timeout_s", "-1"],
+    ),
+    "no patience": (
+        ["harvest", "texts", "--server", "http://a", "--out", "o", "--patience-s", "nan"],
+        2,
+        ["patience_s", "nan"],
+    ),
+    "a folder": (["show", "out"], 3, ["out", "folder"]),
+    "order as text": (
+        ["sweep", "c.toml", "--set", "chain.order=temperature"],
+        2,
+        ["chain.order", "give a list"],
+    ),
     "which to hold": (
         ["optimize", "c.toml", "--over", "alpha"],
         2,

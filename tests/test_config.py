@@ -49,6 +49,8 @@ def test_every_form_of_an_axis_is_read(tmp_path: Path) -> None:
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
     file = write(tmp_path, EXAMPLE)
     environment = {"JAXSPPL_TEXTS_LIMIT": "8", "JAXSPPL_SERVER_URL": "http://there:1"}
+    axis = {"JAXSPPL_GRID_TOP_P": "[0.9, 1]"}
+    assert config.load(file, environment=axis).grid["top_p"] == [0.9, 1.0]
     assert config.load(file, environment={}).texts.seed == 0
     assert config.load(file, environment={}).texts.limit == 7
     assert config.load(file, environment=environment).texts.limit == 8

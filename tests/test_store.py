@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import netCDF4
 import numpy as np
@@ -247,6 +248,12 @@ def test_one_pair_twice_and_nothing_are_refused(tmp_path: Path) -> None:
     for nothing in (tmp_path, f"{tmp_path}/*.nc", tmp_path / "missing.nc", []):
         with pytest.raises(SchemaError):
             jaxsppl.open_harvest(nothing)
+
+
+@pytest.mark.parametrize("source", [5, None, [5], {"a": 1}])
+def test_what_is_no_harvest_is_named(source: Any) -> None:
+    with pytest.raises(SchemaError, match="is no harvest; give a file's name"):
+        jaxsppl.open_harvest(source)
 
 
 @given(st.text(min_size=1, max_size=300))

@@ -61,6 +61,8 @@ def run(words: Sequence[str]) -> int:
     """
     show_log()
     try:
+        if "" in words:
+            raise ConfigError("an argument is empty; is a variable of the shell not set?")
         code = app([*words], exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return code if isinstance(code, int) else 0

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from jaxsppl.cli.terminal import Flag, Json, Several, emit, tell
+from jaxsppl.cli.terminal import Flag, Json, Several, Whole, emit, tell
 from jaxsppl.errors import IncompleteError
 
 
@@ -17,11 +17,11 @@ def prepare(
     out: Path,
     name: str | None = None,
     column: str = "text",
-    prefix_chars: int = 600,
-    continuation_chars: int = 1100,
-    minimum_chars: int = 200,
-    limit: int | None = None,
-    seed: int = 0,
+    prefix_chars: Whole = 600,
+    continuation_chars: Whole = 1100,
+    minimum_chars: Whole = 200,
+    limit: Whole | None = None,
+    seed: Whole = 0,
     split: str = "train",
     subset: str | None = None,
     json: Json = False,
@@ -102,9 +102,9 @@ def harvest(
     protocol: Literal["llama.cpp"] = "llama.cpp",
     model: Annotated[list[str] | None, Several] = None,
     all_models: Annotated[bool, Flag] = False,
-    alternatives: int = 100,
+    alternatives: Whole = 100,
     method: Literal["auto", "token-grammar", "one-token"] = "auto",
-    parallel: int | None = None,
+    parallel: Whole | None = None,
     timeout_s: float = 600.0,
     patience_s: float = 300.0,
     force: Annotated[bool, Flag] = False,

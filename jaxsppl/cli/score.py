@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from jaxsppl.cli.terminal import Flag, Json, Overrides, Several, emit, pairs_of, words_of
+from jaxsppl.cli.terminal import Flag, Json, Overrides, Several, Whole, emit, pairs_of, words_of
 
 Inputs = Annotated[list[str] | None, Parameter(name="--input", negative="", consume_multiple=True)]
 
@@ -71,8 +71,8 @@ def optimize(
     *,
     over: str | None = None,
     fixed: Annotated[list[str] | None, Several] = None,
-    starts: int | None = None,
-    seed: int | None = None,
+    starts: Whole | None = None,
+    seed: Whole | None = None,
     pooled: Annotated[bool, Flag] = False,
     overrides: Overrides = None,
     inputs: Inputs = None,

@@ -5,19 +5,30 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from jaxsppl.errors import ConfigError
+
+
+def whole(type_: Any, tokens: Sequence[Token]) -> int:
+    """Return the whole number of a flag; 1.5 is none, instead of being rounded."""
+    del type_
+    try:
+        return int(tokens[0].value)
+    except ValueError as error:
+        raise ValueError(f"'{tokens[0].value}' is no whole number") from error
+
 
 Json = Annotated[
     bool, Parameter(name="--json", negative="", help="Print one JSON object and nothing else.")
 ]
 Flag = Parameter(negative="")
 Several = Parameter(negative="", consume_multiple=True)
+Whole = Annotated[int, Parameter(converter=whole)]
 Overrides = Annotated[list[str] | None, Parameter(name="--set", negative="")]
 
 
@@ -58,6 +69,8 @@ def pairs_of(entries: list[str], flag: str) -> dict[str, str]:
         name, sign, value = entry.partition("=")
         if not sign or not name.strip() or not value.strip():
             raise ConfigError(f"{flag} {entry}: write name=value, for example temperature=0.8")
+        if name.strip() in held:
+            raise ConfigError(f"{flag} {entry}: '{name.strip()}' is given twice; give one value")
         held[name.strip()] = value.strip()
     return held
 

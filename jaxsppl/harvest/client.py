@@ -115,6 +115,8 @@ def parse_url(text: str) -> tuple[yarl.URL, dict[str, str]]:
         raise ConfigError(f"'{shown}' is no server address; give for example http://127.0.0.1:8080")
     headers: dict[str, str] = {}
     key = os.environ.get(KEY, "").strip()
+    if not key.isprintable():
+        raise ConfigError(f"{KEY} holds a line break or another control character; set it again")
     if url.user is not None or url.password is not None:
         pair = f"{url.user or ''}:{url.password or ''}".encode()
         headers["Authorization"] = f"Basic {base64.b64encode(pair).decode('ascii')}"
@@ -281,7 +283,8 @@ class Client:
             text = inner.get("message", inner) if isinstance(inner, dict) else inner
             said = str(text)
         except msgspec.MsgspecError:
-            said = content[:200].decode("utf-8", "replace")
+            page = content.lstrip()[:1] == b"<"
+            said = "a web page" if page else content[:200].decode("utf-8", "replace")
         key = os.environ.get(KEY, "").strip()
         if key:
             said = said.replace(key, "***")

@@ -218,9 +218,10 @@ def _finished(path: Path, config: Mapping[str, Any]) -> schema.Contents | None:
     except ValueError:
         old = {}
     changed = sorted(key for key in config.keys() | old.keys() if config.get(key) != old.get(key))
+    named = ["texts" if key == "texts_sha256" else key for key in changed]
     raise ConfigError(
-        f"'{path}' was made with other {', '.join(changed) or 'settings'}; "
-        "choose another --out, or remove it to make it anew"
+        f"'{path}' was made with other {', '.join(named) or 'settings'}; choose another --out, "
+        "or replace it with --force"
     )
 
 

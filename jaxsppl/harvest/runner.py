@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from jaxsppl.harvest.client import open_session
 from jaxsppl.harvest.one_model import Members, Settings, Told, harvest_model, patiently
 from jaxsppl.harvest.protocol import HarvestReport, Offer, Passage, Server
 from jaxsppl.harvest.servers import protocol as find_protocol
+from jaxsppl.parameters import check_positive
 
 log = logging.getLogger("jaxsppl.harvest")
 
@@ -143,6 +145,9 @@ timeout_s, patience_s, force, progress
     for name, value in (("alternatives", alternatives), ("parallel", parallel)):
         if value is not None and (isinstance(value, bool) or value < 1):
             raise ConfigError(f"{name} is {value}; give a whole number of at least 1")
+    check_positive(timeout_s, "timeout_s")
+    if not 0 <= patience_s < math.inf:
+        raise ConfigError(f"patience_s: {patience_s} is not allowed; it is a number of at least 0")
     settings = Settings(
         passages=passages,
         out=Path(out),

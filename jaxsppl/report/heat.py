@@ -56,7 +56,7 @@ def heat_figure(surfaces: Sequence[Surface], x: str, y: str) -> "Figure":
             lined = True
         else:
             _numbers(axes, excess, top)
-        _ticks(axes, (x, xs), (y, ys))
+        _ticks(axes, (x, xs), (y, ys), 76 // columns)
         _optimum(axes, surface, (x, xs), (y, ys))
         name = "" if len(held) == 1 else f"{label}\n"
         axes.set_title(
@@ -126,11 +126,13 @@ def _numbers(axes: "Axes", excess: Array, top: float) -> None:
             )
 
 
-def _ticks(axes: "Axes", across: tuple[str, Array], up: tuple[str, Array]) -> None:
-    """Name the cells, as many as there is room for."""
+def _ticks(axes: "Axes", across: tuple[str, Array], up: tuple[str, Array], room: int) -> None:
+    """Name the cells, as many as there is room for: `room` is the letters of a panel's width."""
     for (name, values), axis, most in ((across, axes.xaxis, 9), (up, axes.yaxis, 12)):
         texts = [value_text(name, float(value)) for value in values]
-        places = style.thinned(texts, most)
+        # Side by side, long labels need more room.
+        fit = most if axis is axes.yaxis else max(2, room // (max(map(len, texts)) + 2))
+        places = style.thinned(texts, min(most, fit))
         axis.set_ticks([place + 0.5 for place in places], [texts[place] for place in places])
         axis.set_label_text(name)
     style.dress(axes, grid=False)

@@ -209,6 +209,10 @@ def _axes(
             )
     if asked[0] is not None and asked[0] == asked[1]:
         raise ConfigError(f"x and y are both '{asked[0]}'; name two axes")
+    takes = {"curve": ("x",), "heat": ("x", "y"), "tradeoff": ("x",)}.get(kind, ())
+    for letter, name in zip("xy", asked, strict=True):
+        if name is not None and letter not in takes:
+            raise ConfigError(f"kind '{kind}' has no {letter}, '{name}' would have no effect")
     if kind == "tradeoff":
         return tuple(given[:1])
     if kind == "groups":

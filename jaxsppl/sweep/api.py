@@ -229,6 +229,8 @@ def token_probabilities(
     if len(datasets) != 1:
         raise ConfigError(f"{len(datasets)} harvests were given; give one")
     check_tail(tail)
+    if "epsilon" in values:
+        raise ConfigError("epsilon: a probability has none; leave it out")
     point = {
         name: parameters.parameter(name, "token_probabilities").check([value], name)[0]
         for name, value in values.items()
@@ -260,8 +262,11 @@ def _plan(
 ) -> Plan:
     """Check the arguments of a sweep and settle how it is computed."""
     parameters.check_positive(tolerance, "tolerance")
+    parameters.check_positive(memory_mib, "memory_mib")
     check_tail(tail)
     parameters.parameter("epsilon").check([epsilon], "epsilon")
+    if not isinstance(grid, Mapping):
+        raise ConfigError(f"grid: {grid!r} is no mapping; give {{'temperature': [0.5, 1]}}")
     if not grid:
         raise ConfigError("the grid is empty; give at least one axis, for example temperature=[1]")
     axes: list[Axis] = []

@@ -51,6 +51,10 @@ def test_credentials_leave_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     both = parse_url("http://user:pass@host")[1]
     assert both["Authorization"].startswith("Basic ")
     assert both["X-Api-Key"] == KEY
+    monkeypatch.setenv("JAXSPPL_API_KEY", "two\nlines")
+    with pytest.raises(ConfigError, match="JAXSPPL_API_KEY holds a line break") as caught:
+        parse_url("http://host")
+    assert "two" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

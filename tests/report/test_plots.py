@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,18 @@ def test_heat_shows_the_plane_through_the_best_point() -> None:
     assert "Other parameters at the best point: min_p 0.02, alpha 2." in caption(figure)
 
 
+@pytest.mark.parametrize("models", [("a",), ("a", "b")])
+def test_heat_labels_do_not_touch(models: tuple[str, ...]) -> None:
+    long = tuple(float(value) for value in 0.5 * 4 ** (np.arange(9) / 8))
+    made = sweep({"alpha": long, "temperature": (0.5, 1.0)}, models=models)
+    (figure,) = figures(made, kind="heat", x="alpha", y="temperature", select={"dataset": "code"})
+    figure.draw_without_rendering()
+    for axes in figure.axes[: len(models)]:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+        assert len(boxes) >= 2
+        assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
+
+
 def test_heat_axes_can_be_swapped() -> None:
     made = sweep(datasets=("prose",))
     (one,) = figures(made, kind="heat", x="temperature", y="min_p")
@@ -247,6 +260,8 @@ def test_select_holds_axes_and_names() -> None:
         ({"kind": "curv"}, "did you mean 'curve'"),
         ({"x": "temprature"}, "did you mean 'temperature'"),
         ({"kind": "heat", "x": "alpha", "y": "alpha"}, "name two axes"),
+        ({"kind": "curve", "y": "min_p"}, "'curve' has no y"),
+        ({"kind": "groups", "x": "min_p"}, "'groups' has no x"),
         ({"select": {"model": "llama"}}, "there is no 'llama'"),
         ({"select": {"minp": 0.1}}, "did you mean 'min_p'"),
         ({"select": {"min_p": 0.03}}, "near are 0.02"),

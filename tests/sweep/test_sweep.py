@@ -204,6 +204,13 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"top_p": [1.1]}, {}, "at most 1"),
     ({"alpha": [0.0]}, {}, "above 0"),
     ({"temperature": [1.0]}, {"chain": ["min_p"]}, "'temperature' is set, but its stage"),
+    ({"temperature": [1.0]}, {"chain": "temperature"}, "chain: 'temperature' is no list"),
+    ({"temperature": [1.0]}, {"chain": 5}, "chain: 5 is no list"),
+    ({"temperature": [1.0]}, {"chain": [5]}, "no stage '5'"),
+    ([0.5, 1.0], {}, "grid: .* is no mapping"),
+    ({1: [1.0]}, {}, "no parameter '1'"),
+    ({"temperature": [1.0]}, {"memory_mib": float("nan")}, "memory_mib: nan is not allowed"),
+    ({"temperature": [1.0]}, {"memory_mib": "5"}, "memory_mib: '5' is not allowed"),
     ({"temperature": [1.0]}, {"chain": ["temperature", "topk"]}, "no stage 'topk'.*'top_k'"),
     ({"temperature": [1.0]}, {"level": "quick"}, "no level 'quick'"),
     ({"temperature": [1.0]}, {"tail": "cut"}, "tail: 'cut' is not allowed"),
@@ -212,7 +219,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"temperature": [1.0]}, {"tolerance": 0.0}, "tolerance: 0.0 is not allowed"),
     ({"temperature": [1.0]}, {"seed": -1}, "seed: -1 is not allowed"),
     ({"temperature": [1.0]}, {"audit_points": -1}, "audit_points: -1 is not allowed"),
-    ({"temperature": [1.0]}, {"memory_mib": 0}, "0 MiB allowed"),
+    ({"temperature": [1.0]}, {"memory_mib": 0}, "memory_mib: 0 is not allowed"),
 ]
 
 
@@ -243,6 +250,7 @@ def test_harvests_that_are_none() -> None:
         ({"temperature": -1.0}, "temperature: -1.0 is not allowed"),
         ({"temperature": [0.5, 1.0]}, "is not a number"),
         ({"top_k": 5, "chain": ("min_p",)}, "'top_k' is set, but its stage"),
+        ({"epsilon": 0.1}, "epsilon: a probability has none"),
         ({"top_k": 50}, "top_k 50 is above the 16 harvested"),
     ],
 )
