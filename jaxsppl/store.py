@@ -167,7 +167,7 @@ def read_contents(path: str | os.PathLike[str]) -> schema.Contents:
                 for key, variable in file.variables.items()
             }
             attrs = {key: file.getncattr(key) for key in file.ncattrs()}
-    except (OSError, RuntimeError, ValueError, IndexError, TypeError) as error:
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise SchemaError(
             f"{name}: it is not a readable NetCDF file ({error}); give a file that jaxsppl wrote"
         ) from error
