@@ -107,8 +107,8 @@ def _lines(
 
     def say(ending: str) -> None:
         """Write how far it is."""
-        of = "" if total is None else f" of {total:,.10g}"
-        out.write(f"{description}: {done:,.10g}{of}{ending}\n")
+        of = "" if total is None else f" of {total:,.15g}"
+        out.write(f"{description}: {done:,.15g}{of}{ending}\n")
         out.flush()
 
     def advance(n: float = 1) -> None:
