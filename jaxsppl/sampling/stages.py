@@ -37,10 +37,23 @@ class Kept(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A stage: the parameters that it takes, in order, and what it does."""
+    """A stage of the chain.
+
+    Attributes
+    ----------
+    parameters : tuple of str
+        The parameters that it takes, in order.
+    apply : callable
+        (kept, block, *values) -> kept.
+    independent : bool
+        Whether it cuts at a rank and a floor that do not depend on what other stages have cut
+        off the end (only on `start`, `inverse` and the logits); of several such cuts the
+        shortest holds, which lets the engine compute each value of each of them once.
+    """
 
     parameters: tuple[str, ...]
     apply: Callable[..., Kept]
+    independent: bool = False
 
 
 def everything(block: Candidates) -> Kept:
@@ -206,9 +219,9 @@ def actual_outside(kept: Kept, block: Candidates) -> Array:
 
 STAGES: dict[str, Stage] = {
     "temperature": Stage(("temperature",), temperature),
-    "top_k": Stage(("top_k",), top_k),
+    "top_k": Stage(("top_k",), top_k, independent=True),
     "top_p": Stage(("top_p",), top_p),
-    "min_p": Stage(("min_p",), min_p),
+    "min_p": Stage(("min_p",), min_p, independent=True),
 }
 
 
