@@ -218,7 +218,7 @@ def actual_outside(kept: Kept, block: Candidates) -> Array:
 
 
 STAGES: dict[str, Stage] = {
-    "temperature": Stage(("temperature",), temperature),
+    "temperature": Stage(("temperature",), temperature, independent=True),
     "top_k": Stage(("top_k",), top_k, independent=True),
     "top_p": Stage(("top_p",), top_p),
     "min_p": Stage(("min_p",), min_p, independent=True),
