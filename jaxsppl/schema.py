@@ -84,6 +84,7 @@ HARVEST_VARIABLES: dict[str, Variable] = {
     "document_sha256": Variable(("document",), "U", "", "SHA-256 of the continuation's bytes"),
     "rank": Variable(("rank",), "i4", "1", "1-based rank"),
     "document": Variable(("document",), "U", "", "name of the document"),
+    "group": Variable(("document",), "U", "", "group of the document", False),
     "model": Variable((), "U", "", "name of the model"),
     "dataset": Variable((), "U", "", "name of the dataset"),
     "log_partition": Variable(
@@ -98,6 +99,8 @@ HARVEST_VARIABLES: dict[str, Variable] = {
     "logit_std": Variable(("token",), "f4", "nat", "population deviation of the logits", False),
     "min_logprob": Variable(("token",), "f4", "nat", "smallest log-probability", False),
 }
+
+HARVEST_COORDS = ("document", "rank", "group", "model", "dataset", "inverse_temperature")
 
 SWEEP_VARIABLES: dict[str, tuple[str, str]] = {
     "nll": ("nat/token", "epsilon-clipped negative log-likelihood under the sampling chain"),
@@ -257,6 +260,7 @@ def _check_harvest_values(contents: Contents, name: str) -> None:
          (document < 0) | (document >= contents.sizes["document"])),
         ("document_index does not ascend", np.concatenate([[False], np.diff(document) < 0])),
         ("context_tokens is negative", bool((contents.array("context_tokens") < 0).any())),
+        *_statistics_rules(contents, actual),
     ]  # fmt: skip
     for sentence, wrong in rules:
         if np.any(wrong):
@@ -265,6 +269,42 @@ def _check_harvest_values(contents: Contents, name: str) -> None:
     names = [str(value) for value in contents.array("document").tolist()]
     if len(set(names)) != len(names):
         raise SchemaError(f"{name}: two documents have the same name")
+
+
+def _statistics_rules(contents: Contents, actual: Array) -> list[tuple[str, Any]]:
+    """Return the laws of the optional statistics that are there."""
+    rules: list[tuple[str, Any]] = []
+    n_vocab = int(contents.attrs.get("n_vocab", 0))
+    most = float(np.log(max(n_vocab, 1))) + MASS_TOLERANCE
+    for name, lowest, highest in (
+        ("entropy", -MASS_TOLERANCE, most),
+        ("logit_std", 0.0, np.inf),
+        ("min_logprob", -np.inf, np.minimum(actual, -most) + 2 * MASS_TOLERANCE),
+    ):
+        if name in contents.variables:
+            values = contents.array(name).astype(np.float64)
+            # the comparison is false for NaN
+            wrong = ~((values >= lowest) & (values <= highest)) | np.isinf(values)
+            rules.append((f"{name} is not a possible number", wrong))
+    if "log_partition" not in contents.variables:
+        return rules
+    if "inverse_temperature" not in contents.variables:
+        return [*rules, ("log_partition has no inverse_temperature", True)]
+    inverse = contents.array("inverse_temperature")
+    values = contents.array("log_partition")
+    ascends = bool((inverse >= 0).all() and (np.diff(inverse) > 0).all())
+    slope = np.diff(values, axis=1)
+    with np.errstate(invalid="ignore"):
+        one = np.abs(values[:, inverse == 1]) > MASS_TOLERANCE
+        # every term falls as the inverse temperature grows, and at 0 there are n_vocab of them
+        falls = (slope <= 1e-9).all(axis=1) & (values[:, 0] <= most)
+    return [
+        *rules,
+        ("inverse_temperature does not ascend from 0 or more", not ascends),
+        ("log_partition is not finite", ~np.isfinite(values).all(axis=1)),
+        ("log_partition at inverse temperature 1 is not 0", one.any(axis=1)),
+        ("log_partition does not fall with inverse_temperature", ~falls),
+    ]
 
 
 def _repeats(ids: Array, listed: Array) -> Array:

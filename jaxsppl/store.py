@@ -238,7 +238,7 @@ def read_harvest(path: str | os.PathLike[str]) -> "xr.Dataset":
     """
     contents = read_contents(path)
     schema.check_harvest(contents, str(path))
-    return _opened(contents, ("model", "dataset")).assign_attrs(source=str(path))
+    return _opened(contents, schema.HARVEST_COORDS).assign_attrs(source=str(path))
 
 
 def read_sweep(path: str | os.PathLike[str]) -> "xr.Dataset":

@@ -15,6 +15,7 @@ from jaxsppl.harvest.pool import Pool, check_same
 from jaxsppl.harvest.protocol import (
     HarvestReport,
     Offer,
+    Options,
     Passage,
     Progress,
     ScoredPassage,
@@ -39,8 +40,7 @@ class Settings:
     passages: Sequence[Passage]
     out: Path
     dataset: str
-    alternatives: int
-    method: str
+    options: Options
     parallel: int | None
     patience_s: float
     force: bool
@@ -125,8 +125,8 @@ async def harvest_model(settings: Settings, model: str, members: Members) -> Har
     first = scorers[0]
     for scorer in scorers[1:]:
         check_same(scorer.label, first.identity, scorer.identity, "has")
-    alternatives = min(settings.alternatives, first.identity.n_vocab)
-    if alternatives < settings.alternatives:
+    alternatives = min(settings.options.alternatives, first.identity.n_vocab)
+    if alternatives < settings.options.alternatives:
         log.warning("%s has a vocabulary of %d; all of it is kept", model, alternatives)
     config: dict[str, Any] = {
         "schema": schema.HARVEST,
@@ -134,6 +134,7 @@ async def harvest_model(settings: Settings, model: str, members: Members) -> Har
         "model": model,
         "dataset": settings.dataset,
         "alternatives": alternatives,
+        **settings.options.marks(),
         **first.identity.as_dict(),
     }
     path = harvest_path(settings.out, model, settings.dataset)
@@ -176,10 +177,7 @@ async def harvest_model(settings: Settings, model: str, members: Members) -> Har
 
 async def _open(settings: Settings, server: Server, offer: Offer) -> Scorer:
     """Make a model of a server ready, waiting while it loads."""
-    return await patiently(
-        lambda: server.open(offer, alternatives=settings.alternatives, method=settings.method),
-        settings,
-    )
+    return await patiently(lambda: server.open(offer, settings.options), settings)
 
 
 def mark(config: Mapping[str, Any]) -> str:
@@ -287,6 +285,7 @@ class _Run:
                 "build_info": str(config["build"]),
                 "n_context": int(config["n_context"]),
                 "method": str(config["method"]),
+                **self._settings.options.marks(),
                 "texts_sha256": str(config["texts_sha256"]),
                 "fingerprint": mark(config),
                 "config_json": json.dumps(config, sort_keys=True),

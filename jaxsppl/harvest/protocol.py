@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from jaxsppl.harvest.statistics import Statistics
+
 Int = npt.NDArray[np.int32]
 Float = npt.NDArray[np.float32]
 
@@ -67,6 +69,8 @@ class ScoredPassage:
         1 when a token spans the join of prefix and continuation, and so is context.
     censored : int
         Scored tokens whose probability underflowed: their log-probability is an upper bound.
+    statistics : Statistics or None
+        Of the whole vocabulary, from sources that see all of it.
     """
 
     token_id: Int
@@ -78,6 +82,7 @@ class ScoredPassage:
     context_tokens: int
     merged: int = 0
     censored: int = 0
+    statistics: Statistics | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,38 @@ class Offer:
     def answers_to(self, wanted: str) -> bool:
         """Return whether a user's name means this model."""
         return wanted in {self.id, self.name, *self.aliases}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user wants of each token, and how the passages are read.
+
+    Attributes
+    ----------
+    alternatives : int
+        K; at most the vocabulary is used.
+    method : str
+        "auto", or one of the protocol's methods.
+    statistics : bool
+        Keep statistics of the whole vocabulary too.
+    window, stride : int
+        Longer passages are scored in windows of so many tokens, and each window after the first
+        scores `stride` of them; 0: a passage that does not fit is refused.
+    chat : bool
+        The prefix is a user's message in the model's chat template, the continuation the answer.
+    """
+
+    alternatives: int = 100
+    method: str = "auto"
+    statistics: bool = False
+    window: int = 0
+    stride: int = 0
+    chat: bool = False
+
+    def marks(self) -> dict[str, int]:
+        """Return what changes the numbers, beyond alternatives and method, where it is set."""
+        kept = ("statistics", "window", "stride", "chat")
+        return {name: int(value) for name in kept if (value := getattr(self, name))}
 
 
 @dataclass(frozen=True)
@@ -110,12 +147,43 @@ class Identity:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class How:
+    """What a self-test varies in a request and what must not change its numbers.
+
+    Attributes
+    ----------
+    temperature : float or None
+        Of the sampling that is not wanted; None is the protocol's neutral one.
+    cache : bool
+        Whether the server may use what it still knows of an earlier request.
+    """
+
+    temperature: float | None = None
+    cache: bool = False
+
+
+NEUTRAL = How()
+
+
 class Scorer(abc.ABC):
-    """One model of one server, ready to score."""
+    """One model of one server, ready to score.
+
+    Attributes
+    ----------
+    label : str
+        The server's address.
+    identity : Identity
+    slots : int
+        Passages that it scores at once.
+    ahead : int
+        Workers for each slot: 2 where one passage is made ready while another is scored.
+    """
 
     label: str
     identity: Identity
     slots: int
+    ahead: int = 1
 
     @abc.abstractmethod
     async def score(self, passage: Passage, slot: int) -> ScoredPassage:
@@ -140,6 +208,23 @@ class Scorer(abc.ABC):
         ServerError
             When the server is unfit for all passages.
         """
+
+    async def score_as(self, passage: Passage, slot: int, how: How) -> ScoredPassage | None:
+        """Score one passage under other settings, for the self-test.
+
+        Parameters
+        ----------
+        passage : Passage
+        slot : int
+        how : How
+
+        Returns
+        -------
+        ScoredPassage or None
+            None where there is nothing to vary.
+        """
+        del passage, slot, how
+        return None
 
     @abc.abstractmethod
     async def identify(self) -> Identity:
@@ -166,17 +251,15 @@ class Server(abc.ABC):
         """Return the models that it offers."""
 
     @abc.abstractmethod
-    async def open(self, offer: Offer, *, alternatives: int, method: str) -> Scorer:
+    async def open(self, offer: Offer, options: Options) -> Scorer:
         """Make a model ready and find out what it is.
 
         Parameters
         ----------
         offer : Offer
             One of `offers`.
-        alternatives : int
-            K, at most the vocabulary is used.
-        method : str
-            "auto", or one of the protocol's methods.
+        options : Options
+            What it must give; what it cannot is refused.
 
         Returns
         -------

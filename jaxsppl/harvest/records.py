@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxsppl import schema
 from jaxsppl.harvest.protocol import Passage, ScoredPassage
+from jaxsppl.harvest.statistics import INVERSE_TEMPERATURE, NAMES, Statistics, joined
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,6 +24,7 @@ _ARRAYS: dict[str, str] = {
     "top_token_id": "<i4",
     "top_logprob": "<f4",
 }
+_STATISTICS = {name: "<f8" if name == "log_partition" else "<f4" for name in NAMES}
 _NUMBERS = ("context_tokens", "merged", "censored")
 
 
@@ -42,9 +44,22 @@ def to_record(document: str, scored: ScoredPassage) -> dict[str, Any]:
     for name in _NUMBERS:
         record[name] = int(getattr(scored, name))
     for name, kind in _ARRAYS.items():
-        data = getattr(scored, name).astype(kind).tobytes()
-        record[name] = base64.b64encode(data).decode("ascii")
+        record[name] = _text(getattr(scored, name), kind)
+    if scored.statistics is not None:
+        for name, kind in _STATISTICS.items():
+            record[name] = _text(getattr(scored.statistics, name), kind)
     return record
+
+
+def _text(values: Any, kind: str) -> str:
+    """Return the bytes of an array as text."""
+    return base64.b64encode(values.astype(kind).tobytes()).decode("ascii")
+
+
+def _array(text: str, kind: str, shape: tuple[int, ...]) -> Any:
+    """Return the array that `_text` wrote."""
+    data = np.frombuffer(base64.b64decode(text, validate=True), kind)
+    return data.astype(kind[1:]).reshape(shape)
 
 
 def from_record(record: Mapping[str, Any], alternatives: int) -> tuple[str, ScoredPassage] | None:
@@ -65,9 +80,16 @@ def from_record(record: Mapping[str, Any], alternatives: int) -> tuple[str, Scor
         n_token = int(record["n_token"])
         arrays: dict[str, Any] = {}
         for name, kind in _ARRAYS.items():
-            data = np.frombuffer(base64.b64decode(record[name], validate=True), kind)
             shape = (n_token, alternatives) if name.startswith("top_") else (n_token,)
-            arrays[name] = data.astype(kind[1:]).reshape(shape)
+            arrays[name] = _array(record[name], kind, shape)
+        if "log_partition" in record:
+            shapes = {"log_partition": (n_token, INVERSE_TEMPERATURE.size)}
+            arrays["statistics"] = Statistics(
+                **{
+                    name: _array(record[name], kind, shapes.get(name, (n_token,)))
+                    for name, kind in _STATISTICS.items()
+                }
+            )
         numbers: dict[str, Any] = {name: int(record[name]) for name in _NUMBERS}
         return str(record["document"]), ScoredPassage(**arrays, **numbers)
     except (KeyError, TypeError, ValueError, binascii.Error):
@@ -88,7 +110,9 @@ def texts_digest(passages: Sequence[Passage]) -> str:
     """
     total = hashlib.sha256()
     for passage in passages:
-        for text in (passage.document, passage.prefix, passage.continuation):
+        group = str(getattr(passage, "group", ""))
+        texts = (passage.document, passage.prefix, passage.continuation)
+        for text in (*texts, group) if group else texts:
             data = text.encode("utf-8", "surrogatepass")
             total.update(len(data).to_bytes(8, "little") + data)
     return total.hexdigest()
@@ -134,8 +158,16 @@ def assemble(
     arrays["document"] = np.asarray([passage.document for passage in done])
     arrays["rank"] = np.arange(1, parts[0].top_logprob.shape[1] + 1, dtype=np.int32)
     arrays["model"], arrays["dataset"] = np.asarray(model), np.asarray(dataset)
+    groups = [str(getattr(passage, "group", "")) for passage in done]
+    if any(groups):
+        arrays["group"] = np.asarray(groups)
+    known = [part.statistics for part in parts if part.statistics is not None]
+    if len(known) == len(parts):
+        whole = joined(known)
+        arrays |= {name: getattr(whole, name) for name in NAMES}
+        arrays["inverse_temperature"] = INVERSE_TEMPERATURE
     variables = {name: _variable(name, values) for name, values in arrays.items()}
-    coords = {name: variables.pop(name) for name in ("document", "rank", "model", "dataset")}
+    coords = {name: variables.pop(name) for name in schema.HARVEST_COORDS if name in variables}
     return xr.Dataset(
         variables,
         coords=coords,

@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxsppl.errors import ConfigError, IncompleteError, ServerError
 from jaxsppl.harvest.client import open_session
 from jaxsppl.harvest.one_model import Members, Settings, Told, harvest_model, patiently
-from jaxsppl.harvest.protocol import HarvestReport, Offer, Passage, Server
+from jaxsppl.harvest.protocol import HarvestReport, Offer, Options, Passage, Server
 from jaxsppl.harvest.servers import protocol as find_protocol
 from jaxsppl.parameters import check_positive
 
@@ -152,8 +152,7 @@ timeout_s, patience_s, force, progress
         passages=passages,
         out=Path(out),
         dataset=dataset,
-        alternatives=alternatives,
-        method=method,
+        options=Options(alternatives, method),
         parallel=parallel,
         patience_s=patience_s,
         force=force,

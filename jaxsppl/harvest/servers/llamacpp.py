@@ -6,32 +6,30 @@ How a text is scored lies in `jaxsppl.harvest.forcing`.
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
 import msgspec
 
 from jaxsppl.errors import ServerError
-from jaxsppl.harvest.alignment import split, text_bytes
 from jaxsppl.harvest.client import BadReplyError, Client, RefusedError
 from jaxsppl.harvest.forcing import (
     FINAL_ERRORS,
     METHODS,
     Forcing,
-    Token,
 )
 from jaxsppl.harvest.protocol import (
+    How,
     Identity,
     Offer,
-    Passage,
+    Options,
     PassageError,
-    ScoredPassage,
-    Scorer,
     Server,
     Unavailable,
 )
-from jaxsppl.harvest.validate import scored_passage
+from jaxsppl.harvest.scoring import Token, TokenScorer
+from jaxsppl.harvest.validate import Position
 
 __all__ = ["METHODS", "NAME", "connect"]
 
@@ -149,16 +147,14 @@ class LlamaCppServer(Server):
                 "check the address and --protocol"
             ) from error
 
-    async def open(self, offer: Offer, *, alternatives: int, method: str) -> "LlamaCppScorer":
+    async def open(self, offer: Offer, options: Options) -> "LlamaCppScorer":
         """Load a model where that is needed, and find out what it is and can do.
 
         Parameters
         ----------
         offer : Offer
-        alternatives : int
-            K.
-        method : str
-            "auto", "token-grammar" or "one-token".
+        options : Options
+            The method is "auto", "token-grammar" or "one-token".
 
         Returns
         -------
@@ -166,7 +162,7 @@ class LlamaCppServer(Server):
         """
         if offer.router:
             await self._load(offer)
-        scorer = LlamaCppScorer(self._client, offer, alternatives, method, self._n_vocab)
+        scorer = LlamaCppScorer(self._client, offer, options, self._n_vocab)
         await scorer.prepare()
         return scorer
 
@@ -214,24 +210,24 @@ class LlamaCppServer(Server):
         return int(meta.get("n_vocab", 0)), figures
 
 
-class LlamaCppScorer(Scorer):
+class LlamaCppScorer(TokenScorer):
     """One model of one llama-server."""
+
+    too_long = "give the server a larger --ctx-size or shorten the passage"
 
     def __init__(
         self,
         client: Client,
         offer: Offer,
-        alternatives: int,
-        method: str,
+        options: Options,
         figures: Any,
     ) -> None:
+        super().__init__()
         self._client = client
         self._offer = offer
-        self._asked = alternatives
-        self._method = method
+        self._options = options
         self._figures = figures
         self._model: Mapping[str, str] = {"model": offer.id} if offer.router else {}
-        self._lead: tuple[int, ...] = ()
         self._forcing: Forcing | None = None
         self.label = client.label
         self.slots = 1
@@ -265,7 +261,7 @@ class LlamaCppScorer(Scorer):
         props = await self._client.ask("/props", _Props, query=self._model)
         n_vocab, figures = await self._figures(self._offer)
         lead = await self._lead_tokens()
-        words = await self._tokenize("a b c d e")
+        words = await self.tokenize("a b c d e")
         plain = [token for token in words if token.whole and token.id not in lead]
         if len(plain) < 4:
             raise BadReplyError("it does not tokenise 'a b c d e' into whole tokens")
@@ -280,9 +276,11 @@ class LlamaCppScorer(Scorer):
         if not n_vocab:
             n_vocab = await forcing.vocabulary(prompt)
         forcing.n_vocab = n_vocab
-        forcing.alternatives = min(self._asked, n_vocab)
-        method = await forcing.choose(self._method, prompt, [token.id for token in plain[1:4]])
-        self._forcing, self._lead, self.slots = forcing, lead, max(props.total_slots, 1)
+        forcing.alternatives = min(self._options.alternatives, n_vocab)
+        few = [token.id for token in plain[1:4]]
+        method = await forcing.choose(self._options.method, prompt, few)
+        self._forcing, self.lead, self.slots = forcing, lead, max(props.total_slots, 1)
+        self.alternatives = forcing.alternatives
         return Identity(
             protocol=NAME,
             build=props.build_info,
@@ -294,15 +292,26 @@ class LlamaCppScorer(Scorer):
 
     async def _lead_tokens(self) -> tuple[int, ...]:
         """Return the tokens that the model wants before a text; those after it are left off."""
-        bare = [t.id for t in await self._tokenize("a")]
-        dressed = [t.id for t in await self._tokenize("a", add_special=True)]
+        bare = [t.id for t in await self.tokenize("a")]
+        dressed = [t.id for t in await self.tokenize("a", add_special=True)]
         for start in range(len(dressed) - len(bare) + 1):
             if dressed[start : start + len(bare)] == bare:
                 return tuple(dressed[:start])
         raise BadReplyError("/tokenize gives other tokens for a text with add_special than without")
 
-    async def _tokenize(self, text: str, *, add_special: bool = False) -> list[Token]:
-        """Return the tokens of a text, with their bytes; special tokens in it stay text."""
+    async def tokenize(self, text: str, *, add_special: bool = False) -> list[Token]:
+        """Return the tokens of a text, with their bytes; special tokens in it stay text.
+
+        Parameters
+        ----------
+        text : str
+        add_special : bool
+            With the tokens that the model wants around a text.
+
+        Returns
+        -------
+        list of Token
+        """
         reply = await self._client.ask(
             "/tokenize",
             _Tokens,
@@ -331,46 +340,22 @@ class LlamaCppScorer(Scorer):
             )
         return tokens
 
-    async def score(self, passage: Passage, slot: int) -> ScoredPassage:
-        """Score one passage; see `Scorer.score`.
+    async def positions(
+        self, ids: Sequence[int], whole: Sequence[bool], start: int, slot: int, how: How
+    ) -> list[Position]:
+        """Score the tokens from `start` on; see `TokenScorer.positions`.
 
         Parameters
         ----------
-        passage : Passage
-        slot : int
+        ids : sequence of int
+        whole : sequence of bool
+        start, slot : int
+        how : How
 
         Returns
         -------
-        ScoredPassage
+        list of Position
         """
-        forcing = self._forcing
-        if forcing is None:
+        if self._forcing is None:
             raise Unavailable(f"{self.label} is not ready")
-        prefix = text_bytes("prefix", passage.prefix)
-        continuation = text_bytes("continuation", passage.continuation)
-        try:
-            tokens = await self._tokenize(passage.prefix + passage.continuation)
-            cut = split([t.piece for t in tokens], prefix, continuation, lead=bool(self._lead))
-            ids = [*self._lead, *(token.id for token in tokens)]
-            whole = [*(True for _ in self._lead), *(token.whole for token in tokens)]
-            start = len(self._lead) + cut.start
-            if len(ids) > self.identity.n_context - 1:
-                raise PassageError(
-                    f"{start} tokens of context and {len(ids) - start} to score do not fit in the "
-                    f"{self.identity.n_context} of a slot, less 1; give the server a larger "
-                    "--ctx-size or shorten the passage"
-                )
-            positions = await forcing.positions(ids, whole, start, slot)
-        except RefusedError as error:
-            raise PassageError(f"the server refused it: {error}") from error
-        except BadReplyError as error:
-            raise PassageError(str(error)) from error
-        return scored_passage(
-            positions,
-            ids[start:],
-            cut.token_bytes,
-            alternatives=forcing.alternatives,
-            n_vocab=forcing.n_vocab,
-            context_tokens=start,
-            merged=cut.merged,
-        )
+        return await self._forcing.positions(ids, whole, start, slot, how)
