@@ -112,7 +112,7 @@ def sweep(
     each = -(-audit_points // len(tokens))
     rng = np.random.default_rng(seed)
     results: list[tuple[TokenArrays, engine.Means, Audit, list[engine.Means]]] = []
-    tables = _shared_tables(plan)
+    tables = shared_tables(plan)
     for one in tokens:
         means = engine.grid_means(plan, one, advance, tables)
         checked = audit(plan, one, means, each, rng)
@@ -126,7 +126,7 @@ def sweep(
             # Finer nodes cost little; exactness costs more, and always passes.
             refine *= 2.0
             plan = planned("binned" if refine == 2.0 else "factored", refine)
-            tables = _shared_tables(plan)
+            tables = shared_tables(plan)
             _LOG.info("%s: the audit objects (%s); again, %s", one.label, checked, plan.why)
             means = engine.grid_means(plan, one, advance, tables)
             checked = audit(plan, one, means, each, rng)
@@ -137,8 +137,17 @@ def sweep(
     return _labelled(plan, results, tolerance)
 
 
-def _shared_tables(plan: Plan) -> list[Tables] | None:
-    """Return the node values where one table holds all draws; it then serves all harvests."""
+def shared_tables(plan: Plan) -> list[Tables] | None:
+    """Return the node values where one table holds all draws; it then serves all harvests.
+
+    Parameters
+    ----------
+    plan : Plan
+
+    Returns
+    -------
+    list of Tables or None
+    """
     if plan.level != "binned" or plan.n_draw > plan.draws:
         return None
     with float64():
