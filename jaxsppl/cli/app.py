@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from jaxsppl import __version__
-from jaxsppl.cli import data, look, score, whole
+from jaxsppl.cli import data, look, score, share, whole
 from jaxsppl.cli.terminal import show_log, tell
 from jaxsppl.errors import ConfigError, JaxspplError
 
@@ -41,6 +41,7 @@ _COMMANDS = (
     look.show,
     look.plot,
     look.check,
+    share.export,
 )
 for _place, _command in enumerate(_COMMANDS):
     app.command(_command, sort_key=_place)

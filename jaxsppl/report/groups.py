@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxsppl.report import style
-from jaxsppl.report.flags import DRAW_NEUTRAL, obstacles
-from jaxsppl.report.surface import Point, Surface, at_one_epsilon, best_of_slice
+from jaxsppl.report.chosen import best_runnable
+from jaxsppl.report.surface import Point, Surface, at_one_epsilon
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,10 +82,9 @@ def _without(label: str, dataset: str) -> str:
 def _points(surface: Surface) -> list[Point]:
     """Return the settings of a row, the best one last, so that it is drawn on top."""
     points = [*surface.baselines]
-    if obstacles(surface.best.values, surface.chain):
-        runnable = best_of_slice(surface, DRAW_NEUTRAL, style.BEST_LLAMA_CPP)
-        if runnable is not None and not obstacles(runnable.values, surface.chain):
-            points.append(runnable)
+    runnable = best_runnable(surface)
+    if runnable is not None and runnable is not surface.best:
+        points.append(runnable)
     return [*points, surface.best]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxsppl import parameters, schema
-from jaxsppl.report.flags import obstacles
+from jaxsppl.report.export import obstacles
 from jaxsppl.report.surface import (
     DEFAULT,
     Point,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxsppl import schema
-from jaxsppl.report.flags import DRAW_NEUTRAL, llama_server_flags, obstacles
+from jaxsppl.report.chosen import BEST, best_runnable
+from jaxsppl.report.export import llama_server_flags
 from jaxsppl.report.notes import NEAR_BEST, file_notes, row_notes
 from jaxsppl.report.surface import (
     DEFAULT,
@@ -19,13 +20,11 @@ from jaxsppl.report.surface import (
     Point,
     Surface,
     at_one_epsilon,
-    best_of_slice,
     bits_per_byte,
     split_chain,
     surfaces,
 )
 
-BEST = "best"
 BEST_LLAMA_CPP = "best for llama.cpp"
 
 
@@ -194,13 +193,9 @@ def summarise_sweep(contents: schema.Contents, file: str) -> SweepSummary:
 def _row(surface: Surface, stated: list[str]) -> Row:
     """Return the settings of one pair."""
     points = [*surface.baselines, surface.best]
-    runnable: Point | None = surface.best
-    if obstacles(surface.best.values, surface.chain):
-        runnable = best_of_slice(surface, DRAW_NEUTRAL, BEST_LLAMA_CPP)
-        if runnable is not None and obstacles(runnable.values, surface.chain):
-            runnable = None
-        if runnable is not None:
-            points.append(runnable)
+    runnable = best_runnable(surface)
+    if runnable is not None and runnable is not surface.best:
+        points.append(runnable)
     neutral, default = surface.baseline(NEUTRAL), surface.baseline(DEFAULT)
     flags = None if runnable is None else llama_server_flags(runnable.values, surface.chain)
     with np.errstate(invalid="ignore"):
