@@ -15,7 +15,7 @@ import msgspec
 
 from jaxsppl.errors import ServerError
 from jaxsppl.harvest.client import BadReplyError, Client, RefusedError
-from jaxsppl.harvest.protocol import PassageError
+from jaxsppl.harvest.protocol import NEUTRAL, How, PassageError
 from jaxsppl.harvest.validate import Position
 
 TOKEN_GRAMMAR = "token-grammar"
@@ -32,6 +32,41 @@ FINAL_ERRORS = (
 )
 BIAS = 1e6
 LOWEST = -3.4028235e38
+# Every setting that could change what is drawn, though not what is reported: servers have defaults
+# of their own, and models bring some along.
+SETTINGS: Mapping[str, Any] = {
+    "seed": 0,
+    "temperature": 0,
+    "samplers": ["temperature"],
+    "dynatemp_range": 0,
+    "top_k": 0,
+    "top_p": 1,
+    "min_p": 0,
+    "typical_p": 1,
+    "top_n_sigma": -1,
+    "xtc_probability": 0,
+    "repeat_penalty": 1,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "dry_multiplier": 0,
+    "mirostat": 0,
+    "adaptive_target": -1,
+    "logit_bias": [],
+    "ignore_eos": False,
+    "min_keep": 0,
+    "n_keep": 0,
+    "stop": [],
+    "post_sampling_probs": False,
+    "backend_sampling": False,
+    "stream": False,
+    "return_tokens": False,
+    "response_fields": [
+        "completion_probabilities",
+        "stop_type",
+        "truncated",
+        "tokens_evaluated",
+    ],
+}
 # Measured: 105 bytes for an alternative; long pieces repeat their bytes as numbers.
 ALTERNATIVE_BYTES = 700
 
@@ -56,15 +91,6 @@ class _Completion(msgspec.Struct):
     tokens_evaluated: int | None = None
 
 
-@dataclass(frozen=True)
-class Token:
-    """A token of the text; `whole` says that its bytes are complete characters."""
-
-    id: int
-    piece: bytes
-    whole: bool
-
-
 @dataclass
 class _Walk:
     """One passage on its way: all ids, the slot, and whether the slot holds its beginning."""
@@ -72,6 +98,7 @@ class _Walk:
     ids: Sequence[int]
     slot: int
     begun: bool = False
+    how: How = NEUTRAL
 
 
 @dataclass
@@ -146,7 +173,7 @@ class Forcing:
         return low + 1
 
     async def positions(
-        self, ids: Sequence[int], whole: Sequence[bool], start: int, slot: int
+        self, ids: Sequence[int], whole: Sequence[bool], start: int, slot: int, how: How = NEUTRAL
     ) -> list[Position]:
         """Score the tokens from `start` on.
 
@@ -160,6 +187,8 @@ class Forcing:
             First scored token, at least 1.
         slot : int
             The server's slot that keeps this passage's beginning between requests.
+        how : How
+            What a self-test varies.
 
         Returns
         -------
@@ -170,7 +199,7 @@ class Forcing:
         PassageError
             When a reply is not what was asked for.
         """
-        walk = _Walk(ids, slot % max(self.slots, 1))
+        walk = _Walk(ids, slot % max(self.slots, 1), how.cache, how)
         found: list[Position] = []
         at = start
         while at < len(ids):
@@ -259,28 +288,20 @@ class Forcing:
         self, walk: _Walk, at: int, n_predict: int, how: Mapping[str, Any], n_probs: int
     ) -> _Completion:
         """Send one completion of the ids before `at`, with every setting that matters."""
+        varied = walk.how.temperature
         reply = await self.client.ask(
             "/completion",
             _Completion,
             body={
+                **SETTINGS,
                 "prompt": list(walk.ids[:at]),
                 "n_predict": n_predict,
                 "n_probs": n_probs,
-                "temperature": 0,
-                "samplers": ["temperature"],
-                "post_sampling_probs": False,
                 # The first request computes the context anew; those that follow extend what the
                 # slot holds by the tokens since, which is the arithmetic of one long request.
                 "cache_prompt": walk.begun,
                 "id_slot": walk.slot,
-                "stop": [],
-                "stream": False,
-                "response_fields": [
-                    "completion_probabilities",
-                    "stop_type",
-                    "truncated",
-                    "tokens_evaluated",
-                ],
+                **({} if varied is None else {"temperature": varied}),
                 **how,
                 **self.model,
             },

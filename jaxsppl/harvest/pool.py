@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from jaxsppl.errors import ServerError
@@ -58,6 +58,8 @@ class _Post:
 
     scorer: Scorer
     guard: asyncio.Lock = field(default_factory=asyncio.Lock)
+    first: asyncio.Lock = field(default_factory=asyncio.Lock)
+    proven: bool = False
     healthy_since: float = field(default_factory=time.monotonic)
     lost: str = ""
 
@@ -76,6 +78,9 @@ class Pool:
         Requests in flight on each server; None: as many as it has slots.
     patience_s : float
         How long a server may be away [s].
+    prove : callable (scorer, passage, slot)
+        Awaited once for each server, with the first passage that it has scored, while its other
+        workers wait.
     keep : callable (passage, ScoredPassage)
         Stores a result at once.
     fail : callable (passage, reason)
@@ -91,6 +96,7 @@ class Pool:
         *,
         parallel: int | None,
         patience_s: float,
+        prove: Callable[[Scorer, Passage, int], Awaitable[None]],
         keep: Callable[[Passage, ScoredPassage], None],
         fail: Callable[[Passage, str], None],
         note: Callable[[str], None],
@@ -100,6 +106,7 @@ class Pool:
         self._work = _Work(deque(todo))
         self._parallel = parallel
         self._patience_s = patience_s
+        self._prove = prove
         self._keep = keep
         self._fail = fail
         self._note = note
@@ -115,8 +122,9 @@ class Pool:
         try:
             async with asyncio.TaskGroup() as group:
                 for post in self._posts:
-                    for slot in range(self._parallel or post.scorer.slots):
-                        group.create_task(self._worker(post, slot))
+                    width = self._parallel or post.scorer.slots
+                    for worker in range(width * post.scorer.ahead):
+                        group.create_task(self._worker(post, worker % width))
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
         left = len(self._work.waiting)
@@ -135,7 +143,7 @@ class Pool:
             again = True
             fault: Unavailable | None = None
             try:
-                self._keep(passage, await post.scorer.score(passage, slot))
+                self._keep(passage, await self._score(post, passage, slot))
                 again = False
             except PassageError as error:
                 self._fail(passage, str(error))
@@ -150,6 +158,21 @@ class Pool:
                 await self._work.put_down(index, again=again)
             if fault is not None and not await self._recovered(post, fault, asked):
                 return
+
+    async def _score(self, post: _Post, passage: Passage, slot: int) -> ScoredPassage:
+        """Score a passage; the first one of a server proves it."""
+        if not post.proven:
+            async with post.first:
+                if not post.proven:
+                    scored = await post.scorer.score(passage, slot)
+                    try:
+                        await self._prove(post.scorer, passage, slot)
+                    except PassageError as error:
+                        log.warning("%s: no self-test: %s", passage.document, error)
+                    else:
+                        post.proven = True
+                    return scored
+        return await post.scorer.score(passage, slot)
 
     async def _recovered(self, post: _Post, fault: Unavailable, asked: float) -> bool:
         """Wait until the server answers again; one worker asks, the others of the server wait."""
