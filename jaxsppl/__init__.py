@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from jaxsppl.config import Config as Config
     from jaxsppl.config import load as load_config
     from jaxsppl.errors import JaxspplError as JaxspplError
+    from jaxsppl.harvest.kld import import_kld as import_kld
     from jaxsppl.harvest.runner import harvest as harvest
     from jaxsppl.report.plots import plot as plot
     from jaxsppl.store import open_harvest as open_harvest
@@ -31,6 +32,7 @@ __all__ = (
     "__version__",
     "explain",
     "harvest",
+    "import_kld",
     "load_config",
     "load_passages",
     "open_harvest",
@@ -49,6 +51,7 @@ _HOME: dict[str, tuple[str, str]] = {
     "JaxspplError": ("jaxsppl.errors", "JaxspplError"),
     "explain": ("jaxsppl.sweep.api", "explain"),
     "harvest": ("jaxsppl.harvest", ""),
+    "import_kld": ("jaxsppl.harvest.kld", "import_kld"),
     "load_config": ("jaxsppl.config", "load"),
     "load_passages": ("jaxsppl.texts.folder", "load_passages"),
     "open_harvest": ("jaxsppl.store", "open_harvest"),

@@ -15,6 +15,7 @@ PUBLIC = {
     "__version__",
     "explain",
     "harvest",
+    "import_kld",
     "load_config",
     "load_passages",
     "open_harvest",

@@ -36,6 +36,7 @@ _COMMANDS = (
     whole.run,
     data.prepare,
     data.harvest,
+    data.import_kld,
     score.sweep,
     score.optimize,
     look.show,

@@ -1,4 +1,4 @@
-"""Commands that gather data: prepare, harvest."""
+"""Commands that gather data: prepare, harvest, import-kld."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -185,3 +185,51 @@ def harvest(
         {"harvests": [asdict(one) for one in reports]},
     )
     return IncompleteError.exit_code if failed else 0
+
+
+def import_kld(
+    file: Path,
+    /,
+    *,
+    out: Path,
+    alternatives: Whole = 100,
+    model: str | None = None,
+    dataset: str = "text",
+    json: Json = False,
+) -> int:
+    """Make a harvest of a file that `llama-perplexity --kl-divergence-base` writes.
+
+    It is read as a stream: make a pipe by `mkfifo`, start this command on it, then let the
+    program write to it, and the many gigabytes are never on disk.
+
+    Parameters
+    ----------
+    file
+        The file or the named pipe.
+    out
+        The harvest file.
+    alternatives
+        How many of the likeliest tokens are kept at each place.
+    model
+        Name of the model in all results; the file's by default.
+    dataset
+        Name of the text in all results.
+    """
+    from jaxsppl.bars import counted
+    from jaxsppl.harvest.kld import import_kld as read
+
+    with counted(f"import {file.name}") as progress:
+        done = read(
+            file,
+            out,
+            alternatives=alternatives,
+            model=model,
+            dataset=dataset,
+            progress=progress,
+        )
+    emit(
+        json,
+        f"{done.path}: {done.n_token:,} tokens of {done.n_document} chunks",
+        {"harvests": [asdict(done)]},
+    )
+    return 0
