@@ -4,26 +4,24 @@ Rows are the combinations of all parameters but alpha, beta and epsilon; columns
 Intervals and their logits are float64; weights, node values and the product are float32.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jaxsppl.sampling import draw, stages
 from jaxsppl.sampling.candidates import Candidates
-from jaxsppl.sampling.nodes import WINDOW, Layout, node_values, spread
+from jaxsppl.sampling.nodes import WINDOW, Layout, Spread, node_values, spread
+from jaxsppl.sampling.rows import rows
 
 _SCATTER = lax.ScatterDimensionNumbers(
     update_window_dims=(1,), inserted_window_dims=(), scatter_dims_to_operand_dims=(0,)
 )
 
 
-@partial(jax.jit, static_argnames=("chain", "names", "nodes"), donate_argnames=("total", "cut"))
-def accumulate(
-    total: Array,
-    cut: Array,
+@partial(jax.jit, static_argnames=("chain", "names", "nodes"))
+def spread_rows(
     block: Candidates,
     axes: tuple[Array, ...],
     fixed: Mapping[str, Array],
@@ -31,15 +29,11 @@ def accumulate(
     chain: tuple[str, ...],
     names: tuple[str, ...],
     nodes: Layout,
-) -> tuple[Array, Array]:
-    """Add a block's tokens to the node sums of every row.
+) -> tuple[Spread, Array]:
+    """Spread a block's tokens over the nodes, once for each distinct cut.
 
     Parameters
     ----------
-    total : Array
-        (row * scenario * node,) float32 node sums so far; the buffer is reused.
-    cut : Array
-        (row, scenario) float32 tokens below epsilon whatever the draw; likewise.
     block : Candidates
         The positions.
     axes : tuple of Array
@@ -49,38 +43,71 @@ def accumulate(
     chain : tuple of str
         Names of stages, first applied first.
     names : tuple of str
-        Parameter of each row axis.
+        Parameter of each row axis; those that `rows.split` finds come last.
     nodes : Layout
         The nodes.
+
+    Returns
+    -------
+    tuple
+        The spread intervals, (outer, cut, scenario, token), weights of padding 0; and
+        (outer, row, scenario, token) the cut that holds in each row.
+    """
+    found = rows(block, chain, names, axes, fixed)
+    where = spread(found.place, nodes)
+    real = block.weight.astype(jnp.float32)
+    where = where._replace(weight=where.weight * real[:, None, None], cut=where.cut * real)
+    return where, found.which
+
+
+# Not one program with `spread_rows`: the compiler would spread anew for each row that takes a cut.
+@partial(jax.jit, static_argnames="n_node", donate_argnames=("total", "cut"))
+def accumulate(
+    total: Array, cut: Array, where: Spread, which: Array, *, n_node: int
+) -> tuple[Array, Array]:
+    """Add a block's tokens to the node sums of every row.
+
+    Parameters
+    ----------
+    total : Array
+        (row * scenario * node,) float32 node sums so far; the buffer is reused.
+    cut : Array
+        (row, scenario) float32 tokens below epsilon whatever the draw; likewise.
+    where : Spread
+        Intervals of the distinct cuts, as `spread_rows` gives them.
+    which : Array
+        (outer, row, scenario, token) the cut that holds in each row.
+    n_node : int
+        Number of nodes.
 
     Returns
     -------
     tuple of Array
         `total` and `cut` with the block added.
     """
-
-    def at(*values: Array) -> draw.Interval:
-        kept = stages.run_chain(block, chain, {**fixed, **dict(zip(names, values, strict=True))})
-        return draw.interval(kept, block)
-
-    function: Callable[..., draw.Interval] = at
-    for index in reversed(range(len(names))):
-        along = [0 if position == index else None for position in range(len(names))]
-        function = jax.vmap(function, in_axes=along)
-    n_scenario, n_token = block.scenarios, block.weight.size
-    place = jax.tree.map(lambda part: part.reshape(-1, n_token), function(*axes))
-    where = spread(place, nodes)
-    weight = where.weight * block.weight.astype(jnp.float32)[:, None, None]
-    first = jnp.arange(place.own.shape[0], dtype=jnp.int32)[:, None, None] * nodes.n_node
+    n_scenario, n_token = which.shape[-2:]
+    n_row = which.size // (n_scenario * n_token)
+    chosen = _chosen(which, where.cut.shape)
+    first = jnp.arange(n_row * n_scenario, dtype=jnp.int32)[:, None, None] * n_node
+    node = where.node.reshape(-1, WINDOW)[chosen].reshape(n_row * n_scenario, n_token, WINDOW)
     total = lax.scatter_add(
         total,
-        (first + where.node).reshape(-1, 1),
-        weight.reshape(-1, WINDOW),
+        (first + node).reshape(-1, 1),
+        where.weight.reshape(-1, WINDOW * WINDOW)[chosen].reshape(-1, WINDOW),
         _SCATTER,
         mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
     )
-    lost = (where.cut * block.weight.astype(jnp.float32)).sum(axis=-1)
-    return total, cut + lost.reshape(-1, n_scenario)
+    lost = where.cut.reshape(-1)[chosen].reshape(n_row, n_scenario, n_token).sum(axis=-1)
+    return total, cut + lost
+
+
+def _chosen(which: Array, shape: tuple[int, ...]) -> Array:
+    """Return (row * scenario * token,) places in (outer, cut, scenario, token) values, flat."""
+    n_outer, n_cut, n_scenario, n_token = shape
+    outer = jnp.arange(n_outer, dtype=jnp.int32)[:, None, None, None]
+    scenario = jnp.arange(n_scenario, dtype=jnp.int32)[:, None]
+    place = (outer * n_cut + which) * n_scenario + scenario
+    return (place * n_token + jnp.arange(n_token, dtype=jnp.int32)).reshape(-1)
 
 
 @partial(jax.jit, static_argnames="nodes")
@@ -111,9 +138,28 @@ def tables(alpha: Array, beta: Array, epsilon: Array, *, nodes: Layout) -> tuple
     return loss.T, below.T
 
 
+@jax.jit
+def touched(total: Array, loss: Array) -> Array:
+    """Return (node,) which nodes any row has put weight on.
+
+    Parameters
+    ----------
+    total : Array
+        (row * scenario * node,) node sums.
+    loss : Array
+        (node, draw); only its shape counts.
+
+    Returns
+    -------
+    Array
+        Booleans.
+    """
+    return (total.reshape(-1, loss.shape[0]) != 0).any(axis=0)
+
+
 @partial(jax.jit, static_argnames=("n_row", "n_scenario"))
 def products(
-    total: Array, loss: Array, below: Array, *, n_row: int, n_scenario: int
+    total: Array, loss: Array, below: Array, active: Array, *, n_row: int, n_scenario: int
 ) -> tuple[Array, Array]:
     """Multiply node sums with node values.
 
@@ -123,6 +169,9 @@ def products(
         (row * scenario * node,) node sums.
     loss, below : Array
         (node, draw) as `tables` gives them.
+    active : Array
+        (some,) the nodes to take; all with weight must be among them, the rest is filled up with
+        the number of nodes.
     n_row, n_scenario : int
         Shape of the sums.
 
@@ -132,8 +181,11 @@ def products(
         (row, scenario, draw) summed loss [nat], and (row, draw) tokens below epsilon by the
         estimate, without those that `accumulate` counts as cut.
     """
-    sums = total.reshape(n_row * n_scenario, -1)
+    sums = jnp.take(
+        total.reshape(n_row * n_scenario, -1), active, axis=1, mode="fill", fill_value=0
+    )
+    loss, below = (jnp.take(part, active, axis=0, mode="clip") for part in (loss, below))
     exact = lax.Precision.HIGHEST
     summed = jnp.matmul(sums, loss, precision=exact).reshape(n_row, n_scenario, -1)
-    estimate = total.reshape(n_row, n_scenario, -1)[:, 0]
+    estimate = sums.reshape(n_row, n_scenario, -1)[:, 0]
     return summed, jnp.matmul(estimate, below, precision=exact)

@@ -23,12 +23,15 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy.special import betaincinv
 
 from jaxsppl.sampling.beta import log_beta, log_beta_mass
 from jaxsppl.sampling.draw import Interval
 
 # Beyond these logits the Beta mass of alpha, beta >= 0.05 no longer changes the objective.
 LEFT, RIGHT = -16.0, 160.0
+# What may be neglected of the mass behind a token, far below the tolerance of the objective.
+_NEGLIGIBLE = 1e-8
 WINDOW = 4
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -42,6 +45,10 @@ class Layout(NamedTuple):
         Step of the first and last family in asinh(logit).
     n_edge : int
         Nodes of each of these.
+    start_last : float
+        Largest logit(lo); a token that begins later has less than epsilon under every draw.
+    stop_last : float
+        Largest logit(hi); no draw has a mass worth counting behind it.
     start_step : float
         Step of the family between in asinh(logit(lo)).
     n_start : int
@@ -56,6 +63,8 @@ class Layout(NamedTuple):
 
     edge_step: float
     n_edge: int
+    start_last: float
+    stop_last: float
     start_step: float
     n_start: int
     width_step: float
@@ -85,23 +94,38 @@ def layout(alpha: np.ndarray, beta: np.ndarray, epsilon: np.ndarray, refine: flo
     Layout
     """
     edge_step, start_step, width_step = 0.0025 / refine, 0.02 / refine, 0.08 / refine
-    first, last = np.arcsinh(LEFT), np.arcsinh(RIGHT)
+    first = np.arcsinh(LEFT)
     # In the logit the density of the draw is at most this, so a narrower interval is clipped.
     total = alpha + beta
     peak = alpha * np.log(alpha / total) + beta * np.log(beta / total)
     peak = peak - np.asarray(log_beta(jnp.asarray(alpha), jnp.asarray(beta)))
     width_first = float(np.log(epsilon.min()) - peak.max()) - 2 * width_step
-    width_last = float(np.log(RIGHT - LEFT))
-    extra = WINDOW
+    start_last = _logit_above(alpha, beta, 0.999 * epsilon.min())
+    stop_last = _logit_above(alpha, beta, _NEGLIGIBLE * epsilon.min())
+    width_last = float(np.log(stop_last - LEFT))
+
+    def count(length: float, step: float) -> int:
+        # An odd number of nodes would cost four times as much: XLA then makes no vector code.
+        return 16 * int(np.ceil((max(length, step) / step + WINDOW) / 16))
+
     return Layout(
         edge_step=edge_step,
-        n_edge=int(np.ceil((last - first) / edge_step)) + extra,
+        n_edge=count(np.arcsinh(stop_last) - first, edge_step),
+        start_last=start_last,
+        stop_last=stop_last,
         start_step=start_step,
-        n_start=int(np.ceil((last - first) / start_step)) + extra,
+        n_start=count(np.arcsinh(start_last) - first, start_step),
         width_step=width_step,
         width_first=width_first,
-        n_width=max(int(np.ceil((width_last - width_first) / width_step)), 1) + extra,
+        n_width=count(width_last - width_first, width_step),
     )
+
+
+def _logit_above(alpha: np.ndarray, beta: np.ndarray, mass: float) -> float:
+    """Return the largest logit over the draws above which one has this mass, at most `RIGHT`."""
+    # The distance from 1, which is what a double can hold.
+    rest = np.maximum(betaincinv(beta, alpha, mass), np.exp(-2 * RIGHT))
+    return float(np.clip((np.log1p(-rest) - np.log(rest)).max(), 1.0, RIGHT))
 
 
 def node_intervals(nodes: Layout) -> Interval:
@@ -194,14 +218,15 @@ def spread(place: Interval, nodes: Layout) -> Spread:
     single = Interval(*(part.astype(jnp.float32) for part in place))
     own = jnp.where(kept, single.own, 1.0)
     log_before = jnp.log(jnp.maximum(single.before, _TINY))
-    start = jnp.clip(log_before - jnp.log(own + single.after), LEFT, RIGHT)
-    stop = jnp.clip(jnp.log(single.before + own) - log_after, LEFT, RIGHT)
+    start = jnp.maximum(log_before - jnp.log(own + single.after), LEFT)
+    stop = jnp.clip(jnp.log(single.before + own) - log_after, LEFT, nodes.stop_last)
     # stop - start = log(1 + own / (before * after)) without cancellation, the masses summing to 1
     ratio = jnp.log(own) - log_before - log_after
     gap = jnp.where(ratio > 20.0, ratio, jnp.log1p(jnp.exp(jnp.minimum(ratio, 20.0))))
-    width = jnp.log(jnp.clip(gap, _TINY, RIGHT - LEFT))
+    width = jnp.log(jnp.clip(gap, _TINY, nodes.stop_last - LEFT))
     narrow = between & (width < nodes.width_first)
-    cut = ~kept | narrow
+    late = ~is_first & (start > nodes.start_last)
+    cut = ~kept | narrow | late
     first = float(np.arcsinh(LEFT))
     edge = (jnp.arcsinh(jnp.where(is_first, stop, start)) - first) / nodes.edge_step + 1.0
     row = (jnp.arcsinh(start) - first) / nodes.start_step + 1.0
@@ -216,7 +241,7 @@ def spread(place: Interval, nodes: Layout) -> Spread:
     inner = row_weight[..., :, None] * column_weight[..., None, :]
     only_window = (jnp.arange(WINDOW) == 0)[:, None] * edge_weight[..., None, :]
     weight = jnp.where(between[..., None, None], inner, only_window)
-    live = (kept & ~only & ~narrow)[..., None, None]
+    live = (kept & ~only & ~narrow & ~late)[..., None, None]
     return Spread(
         index.astype(jnp.int32),
         jnp.where(live, weight, 0.0).astype(jnp.float32),

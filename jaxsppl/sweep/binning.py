@@ -11,10 +11,14 @@ import numpy as np
 
 from jaxsppl import schema
 from jaxsppl.sampling import binned
+from jaxsppl.sampling.nodes import Layout
 from jaxsppl.sweep.chunks import chunks
 from jaxsppl.sweep.data import TokenArrays, blocks
 from jaxsppl.sweep.plan import Advance, Plan
 from jaxsppl.sweep.workers import in_threads
+
+# Tokens reach a part of the nodes; the product takes only those, in one of so many lengths.
+_LENGTHS = 8
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,30 @@ def make_tables(plan: Plan) -> Iterator[Tables]:
         part = draws[first : first + plan.draws]
         stop = first + len(part)
         part = np.concatenate([part, np.repeat(part[-1:], plan.draws - len(part), axis=0)])
-        columns = [jnp.asarray(column) for column in part.T]
-        yield Tables(first, stop, part[:, 2], *binned.tables(*columns, nodes=plan.nodes))
+        yield Tables(first, stop, part[:, 2], *_node_values(plan, plan.nodes, part))
+
+
+def _node_values(plan: Plan, nodes: Layout, draws: schema.Array) -> tuple[jax.Array, jax.Array]:
+    """Return (node, draw) values of (draw, 3) alpha, beta and epsilon, a part in each thread."""
+    each = -(-len(draws) // plan.workers)
+    filled = np.concatenate([draws, np.repeat(draws[-1:], each * plan.workers - len(draws), axis=0)])
+
+    def values(part: schema.Array) -> tuple[jax.Array, jax.Array]:
+        """Evaluate some of the draws."""
+        return binned.tables(*(jnp.asarray(column) for column in part.T), nodes=nodes)
+
+    parts = in_threads(values, ((part,) for part in np.split(filled, plan.workers)), plan.workers)
+    loss, below = (jnp.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+    return loss[:, : len(draws)], below[:, : len(draws)]
+
+
+def _active(total: jax.Array, loss: jax.Array) -> jax.Array:
+    """Return the nodes with weight, filled up to one of few lengths: each is compiled once."""
+    n_node = loss.shape[0]
+    used = np.flatnonzero(np.asarray(binned.touched(total, loss)))
+    step = -(-n_node // _LENGTHS)
+    length = max(1, -(-used.size // step)) * step
+    return jnp.asarray(np.concatenate([used, np.full(length - used.size, n_node)]), jnp.int32)
 
 
 def binned_sums(
@@ -119,9 +145,7 @@ def binned_sums(
             values = tuple(jnp.asarray(axis) for axis in parts)
             n_point = math.prod(place.stop - place.start for place in where) * n_now
             for block in kept if kept is not None else blocks(tokens, plan.block, plan.tail):
-                total, cut = binned.accumulate(
-                    total,
-                    cut,
+                where_to, which = binned.spread_rows(
                     block,
                     values,
                     {},
@@ -129,10 +153,18 @@ def binned_sums(
                     names=plan.order[:n_row_axis],
                     nodes=nodes,
                 )
+                total, cut = binned.accumulate(
+                    total, cut, where_to, which, n_node=nodes.n_node
+                )
                 jax.block_until_ready(cut)
                 advance(n_point * min(plan.block, tokens.n_token))
             summed, below = binned.products(
-                total, table.loss, table.below, n_row=n_row, n_scenario=plan.n_scenario
+                total,
+                table.loss,
+                table.below,
+                _active(total, table.loss),
+                n_row=n_row,
+                n_scenario=plan.n_scenario,
             )
             lost = np.asarray(cut, np.float64)
             part = np.asarray(summed, np.float64) - lost[..., None] * np.log(table.epsilon)

@@ -11,6 +11,7 @@ from jaxsppl import parameters
 from jaxsppl.errors import ConfigError, PlanError, suggest
 from jaxsppl.sampling.nodes import Layout, layout
 from jaxsppl.sampling.precision import float64
+from jaxsppl.sampling.rows import split
 from jaxsppl.sweep.data import TokenArrays
 from jaxsppl.sweep.workers import worker_count
 
@@ -348,13 +349,16 @@ def _nesting(stages: Sequence[str], names: Sequence[str]) -> tuple[tuple[str, ..
     """Return the axes slowest first and how many of them, at the end, are the draw's.
 
     Temperature is the slowest wherever it stands in the chain: it alone costs exponentials of all
-    ranks, while a truncation costs a look at bounds.
+    ranks, while a truncation costs a look at bounds. Cuts that are independent of each other come
+    last, as `jaxsppl.sampling.rows` wants them.
     """
+    _, independent = split(stages, names)
 
-    def place(name: str) -> int:
+    def place(name: str) -> tuple[bool, bool, int]:
         if name in DRAW:
-            return len(stages) + DRAW.index(name)
-        return -1 if name == "temperature" else stages.index(parameters.parameter(name).stage)
+            return True, True, DRAW.index(name)
+        first = -1 if name == "temperature" else parameters.position(stages, name)
+        return False, name in independent, first
 
     return tuple(sorted(names, key=place)), sum(name in DRAW for name in names)
 
