@@ -284,7 +284,8 @@ def test_help_check_and_show_load_nothing_heavy(place: Path) -> None:
 def test_every_command_has_help_and_json() -> None:
     top = jaxsppl("--help").stdout
     for command in (
-        "prepare", "harvest", "import-kld", "sweep", "optimize", "show", "plot", "run", "check", "demo",
+        "prepare", "harvest", "import-kld", "sweep", "optimize", "show", "plot", "run", "check",
+        "demo",
     ):  # fmt: skip
         assert command in top
         page = jaxsppl(command, "--help")
