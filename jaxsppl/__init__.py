@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jaxsppl.harvest.kld import import_kld as import_kld
     from jaxsppl.harvest.runner import harvest as harvest
     from jaxsppl.report.plots import plot as plot
+    from jaxsppl.report.presets import import_preset as import_preset
     from jaxsppl.store import open_harvest as open_harvest
     from jaxsppl.store import read_sweep as open_sweep
     from jaxsppl.store import write_dataset as save
@@ -33,6 +34,7 @@ __all__ = (
     "explain",
     "harvest",
     "import_kld",
+    "import_preset",
     "load_config",
     "load_passages",
     "open_harvest",
@@ -52,6 +54,7 @@ _HOME: dict[str, tuple[str, str]] = {
     "explain": ("jaxsppl.sweep.api", "explain"),
     "harvest": ("jaxsppl.harvest", ""),
     "import_kld": ("jaxsppl.harvest.kld", "import_kld"),
+    "import_preset": ("jaxsppl.report.presets", "import_preset"),
     "load_config": ("jaxsppl.config", "load"),
     "load_passages": ("jaxsppl.texts.folder", "load_passages"),
     "open_harvest": ("jaxsppl.store", "open_harvest"),

@@ -82,7 +82,7 @@ def plan(settings: "Config", files: Sequence[Path]) -> "dict[str, Plan]":
     dict of str to Plan
         By the order's name; "" for a single one.
     """
-    explain = _engine("jaxsppl.sweep.api").explain
+    explain = engine("jaxsppl.sweep.api").explain
     check_grid(settings)
     return {
         name: explain(
@@ -109,8 +109,18 @@ def check_grid(settings: "Config") -> None:
         )
 
 
-def _engine(module: str) -> Any:
-    """Import a module that loads jax; a Ctrl-C in the midst of that would make jax abort."""
+def engine(module: str) -> Any:
+    """Import a module that loads jax; a Ctrl-C in the midst of that would make jax abort.
+
+    Parameters
+    ----------
+    module : str
+        Its name.
+
+    Returns
+    -------
+    module
+    """
     held = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
@@ -139,7 +149,7 @@ def sweep_to(
     xarray.Dataset
         What was written.
     """
-    sweep = _engine("jaxsppl.sweep.api").sweep
+    sweep = engine("jaxsppl.sweep.api").sweep
     check_grid(settings)
     with journal.lock(path), counted("sweep") as progress:
         result = sweep(
@@ -291,7 +301,7 @@ class OptimizeTask:
         """Optimize and write the file, and every start as CSV when asked for."""
         from jaxsppl.report import csvfile
 
-        optimize = _engine("jaxsppl.sweep.optimize").optimize
+        optimize = engine("jaxsppl.sweep.optimize").optimize
         with journal.lock(self.path), counted("optimize") as progress:
             result = optimize(
                 [*self.files],

@@ -43,6 +43,7 @@ _COMMANDS = (
     look.plot,
     look.check,
     share.export,
+    share.import_preset,
 )
 for _place, _command in enumerate(_COMMANDS):
     app.command(_command, sort_key=_place)

@@ -1,9 +1,13 @@
-"""Commands that hand settings and results on: export."""
+"""Commands that hand settings on and take them in: export, import-preset."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from jaxsppl.cli.terminal import Json, emit, tell
+from jaxsppl.errors import IncompleteError
 
 Format = Literal[
     "llama.cpp", "llama-server-json", "vllm", "ollama", "generation_config", "sillytavern"
@@ -67,3 +71,63 @@ def export(
         },
     )
     return 0
+
+
+def import_preset(
+    files: Annotated[list[Path], Parameter(negative="", metavar="FILE")],
+    /,
+    *,
+    on: Path,
+    format: Format | Literal["webui"] | None = None,
+    inputs: Annotated[
+        list[str] | None, Parameter(name="--input", negative="", consume_multiple=True)
+    ] = None,
+    out: Path | None = None,
+    json: Json = False,
+) -> int:
+    """Score presets of other programs on a sweep: say where the recommended settings lie.
+
+    Parameters
+    ----------
+    files
+        A generation_config.json, requests or options (.json), llama.cpp flags, a Modelfile, presets
+        of SillyTavern (.json) or text-generation-webui (.yaml).
+    on
+        The sweep file.
+    format
+        The program, where a file does not say which it is for.
+    inputs
+        Harvest files of the sweep; where it found them by default.
+    out
+        Write the sweep with the presets among its named settings, which every table and figure of
+        it then shows.
+    """
+    from jaxsppl.placing import place_presets
+
+    placed = place_presets(on, files, form=format, inputs=inputs or (), out=out)
+    for problem in placed.problems:
+        tell(f"problem: {problem}")
+    names = [one.name for one in placed.presets]
+    emit(
+        json,
+        placed.text() + ("" if out is None else f"\n\nwritten: {out}"),
+        {
+            "presets": [asdict(one) for one in placed.presets],
+            "scores": [
+                {
+                    "model": row.model,
+                    "dataset": row.dataset,
+                    "preset": setting.name,
+                    "nll": setting.nll,
+                    "above_best": placed.above_best(row, setting.name),
+                    "ood": setting.ood,
+                }
+                for row in placed.summary.rows
+                for setting in row.settings
+                if setting.name in names
+            ],
+            "problems": placed.problems,
+            "written": out,
+        },
+    )
+    return IncompleteError.exit_code if placed.problems else 0

@@ -47,15 +47,16 @@ def curve_figure(surfaces: Sequence[Surface], x: str) -> "Figure":
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     lines: list[Artist] = []
     scale = _Scale(x, surfaces)
-    shown: set[str] = set()
+    shown, others = set[str](), style.other_names(surfaces)
     for colour, label, surface in zip(style.LINES, labels, surfaces, strict=False):
         best = at_one_epsilon(surface).best
         at = f"{label}: best {best.nll:.3f} at {value_text(x, best.values[x])}"
         lines.append(Line2D([], [], color=colour, linewidth=2.2, label=at))
-        shown |= _draw(top, bottom, surface, scale, colour)
+        shown |= _draw(top, bottom, surface, scale, colour, others)
+    named = [("best", "best"), (DEFAULT, DEFAULT), (NEUTRAL, "all neutral")]
     settings = [
-        style.marker_handle(name, label, **_grey(name))
-        for name, label in (("best", "best"), (DEFAULT, DEFAULT), (NEUTRAL, "all neutral"))
+        style.marker_handle(name, label, others, **_grey(name))
+        for name, label in (*named, *((name, name) for name in others))
         if name in shown
     ]
     top.set_ylabel(style.NLL)
@@ -66,8 +67,10 @@ def curve_figure(surfaces: Sequence[Surface], x: str) -> "Figure":
         style.dress(axes)
         scale.apply(axes)
     figure.align_ylabels([top, bottom])
-    style.add_legend(figure, lines, title)
-    if settings:
+    # A tall legend at the right would leave no room for the curves.
+    beside = 0 < len(settings) <= 3
+    style.add_legend(figure, lines if beside else [*lines, *settings], title)
+    if beside:
         style.add_legend(figure, settings, right=True)
     style.add_caption(figure, *_sentences(surfaces, x))
     return figure
@@ -78,7 +81,7 @@ def _grey(name: str) -> dict[str, Any]:
     grey = "#444444"
     if name == "best":
         return {"color": grey, "markerfacecolor": grey}
-    return {"color": grey, "markeredgecolor": grey}
+    return {"color": grey, "markeredgecolor": grey, "markerfacecolor": "white"}
 
 
 class _Scale:
@@ -130,7 +133,9 @@ def _slice(surface: Surface, x: str) -> Surface:
     return restrict(surface, {name: best[name] for name in surface.axes if name != x})
 
 
-def _draw(top: "Axes", bottom: "Axes", surface: Surface, scale: _Scale, colour: str) -> set[str]:
+def _draw(
+    top: "Axes", bottom: "Axes", surface: Surface, scale: _Scale, colour: str, others: Sequence[str]
+) -> set[str]:
     """Draw one pair in both axes; return the settings that were marked."""
     x, line = scale.name, _slice(surface, scale.name)
     order = effective_order(x, line.axes[x])
@@ -149,19 +154,19 @@ def _draw(top: "Axes", bottom: "Axes", surface: Surface, scale: _Scale, colour: 
         top.fill_between(at, lower, upper, color=colour, alpha=0.18, linewidth=0)
     held = at_one_epsilon(surface)
     marked: set[str] = set()
-    for point in (held.baseline(NEUTRAL), held.baseline(DEFAULT), held.best):
-        value = None if point is None else point.value(x)
-        if point is None or value is None:
+    for point in (*held.baselines, held.best):
+        value = point.value(x)
+        if value is None:
             continue
         here = float(scale.place(np.array([value]))[0])
         inside = float(scale.values.min()) <= value <= float(scale.values.max())
         if math.isnan(here) or not inside:
             continue
-        look = style.marker(point.name)
+        look = style.marker(point.name, others)
         look |= (
             {"color": colour, "markerfacecolor": colour}
             if point.name == "best"
-            else {"markeredgecolor": colour}
+            else {"markeredgecolor": colour, "markerfacecolor": "white"}
         )
         top.plot([here], [point.nll], zorder=5, **look)
         bottom.plot([here], [100 * point.ood], zorder=5, **look)

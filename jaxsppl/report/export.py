@@ -13,8 +13,6 @@ from jaxsppl.errors import ConfigError
 from jaxsppl.report.orders import Step, active_steps, rearranged
 from jaxsppl.report.programs import LLAMA_STAGES, Program, program
 
-# How one scores a text is no setting of a program.
-_SCORING = ("epsilon",)
 # Values closer than this were not translated.
 _SAME = 1e-12
 
@@ -142,15 +140,22 @@ def _translated(
 ) -> tuple[list[Step], list[str]]:
     """Return the steps as the program applies them, and what stands in the way."""
     known = parameters.PARAMETERS
-    missing = [f"stage {stage}" for stage in chain if stage not in parameters.stage_names()]
+    # A variant ("top_k@transformers") is what one program means by a name, and no other.
+    own = parameters.DIALECTS[one.dialect].variants.values() if one.dialect else ()
+    chain = [parameters.base_name(stage) if stage in own else stage for stage in chain]
+    missing = [
+        f"stage {stage}"
+        for stage in chain
+        if stage not in parameters.stage_names() or parameters.base_name(stage) != stage
+    ]
     for name, value in settings.items():
-        if name in _SCORING or (name in known and known[name].stage not in ("draw", *chain)):
-            continue  # a value whose stage is not in the chain is idle
-        if name not in one.keys and (name not in known or value != known[name].neutral):
+        if name not in known or (known[name].stage == "draw" and value != known[name].neutral):
             missing.append(f"{name} {value:g}")
+    steps = active_steps(chain, settings)
+    for step in steps:
+        missing += [f"{n} {value:g}" for n, value in step.values.items() if n not in one.keys]
     if missing:
         return [], missing
-    steps = active_steps(chain, settings)
     if one.order is not None:
         steps, missing = rearranged(steps, one.order)
     for step in steps:

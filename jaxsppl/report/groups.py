@@ -1,7 +1,7 @@
 """The groups figure: nll and out-of-distribution share of each model and dataset, by setting."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxsppl.report import style
 from jaxsppl.report.chosen import best_runnable
@@ -49,7 +49,7 @@ def groups_figure(surfaces: Sequence[Surface]) -> "Figure":
     figure = style.new_figure(2.4 + 0.4 * place)
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     rows = [at for at, _, heading in ticks if not heading]
-    seen: list[str] = []
+    seen, others = list[str](), style.other_names(held)
     for row, surface in zip(rows, held, strict=True):
         points = _points(surface)
         _line(left, row, [point.nll for point in points])
@@ -57,7 +57,7 @@ def groups_figure(surfaces: Sequence[Surface]) -> "Figure":
         for point in points:
             if point.name not in seen:
                 seen.append(point.name)
-            _dot(left, right, row, point)
+            _dot(left, right, row, point, style.marker(point.name, others))
     for axes, label in ((left, style.NLL), (right, style.OOD)):
         style.dress(axes)
         axes.grid(False, axis="y")
@@ -69,7 +69,7 @@ def groups_figure(surfaces: Sequence[Surface]) -> "Figure":
         tick.set_fontweight("bold" if heading else "normal")
         tick.set_fontsize(style.SMALL)
     left.set_ylim(place - 0.4, -0.6)
-    style.add_legend(figure, [style.marker_handle(name) for name in seen], title)
+    style.add_legend(figure, [style.marker_handle(n, others=others) for n in seen], title)
     style.add_caption(figure, style.conditions(held), *_sentences(held))
     return figure
 
@@ -93,9 +93,8 @@ def _line(axes: "Axes", row: float, values: Sequence[float]) -> None:
     axes.plot([min(values), max(values)], [row, row], color="#cccccc", linewidth=2.2, zorder=1)
 
 
-def _dot(left: "Axes", right: "Axes", row: float, point: Point) -> None:
+def _dot(left: "Axes", right: "Axes", row: float, point: Point, look: dict[str, Any]) -> None:
     """Draw one setting in both axes."""
-    look = style.marker(point.name)
     lower, upper = point.nll_lower, point.nll_upper
     if lower is not None and upper is not None and upper - lower > style.VISIBLE:
         ends = [lower, upper]

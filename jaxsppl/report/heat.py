@@ -48,6 +48,7 @@ def heat_figure(surfaces: Sequence[Surface], x: str, y: str) -> "Figure":
     top = float(np.clip(np.quantile(finite, 0.75), 0.05, None))
     norm = PowerNorm(0.5, vmin=0.0, vmax=top, clip=False)
     image = None
+    others = style.other_names(held)
     for axes, label, surface, (excess, xs, ys) in zip(
         panels.flat, labels, held, maps, strict=False
     ):
@@ -58,6 +59,7 @@ def heat_figure(surfaces: Sequence[Surface], x: str, y: str) -> "Figure":
             _numbers(axes, excess, top)
         _ticks(axes, (x, xs), (y, ys), 76 // columns)
         _optimum(axes, surface, (x, xs), (y, ys))
+        _others(axes, surface, (x, xs), (y, ys), others)
         name = "" if len(held) == 1 else f"{label}\n"
         axes.set_title(
             f"{name}best {surface.best.nll:.3f} at {x} {value_text(x, surface.best.values[x])}, "
@@ -72,9 +74,17 @@ def heat_figure(surfaces: Sequence[Surface], x: str, y: str) -> "Figure":
         bar = figure.colorbar(image, ax=panels, extend=over, pad=0.015, fraction=0.05, aspect=28)
         bar.set_label("nll above the best [nat/token]", fontsize=style.FONT)
         bar.ax.tick_params(labelsize=style.SMALL)
-    if title:
+    if others:
+        handles = [style.marker_handle(name, others=others) for name in others]
+        style.add_legend(figure, handles, title)
+    elif title:
         figure.suptitle(title, x=0.012, ha="left", fontsize=style.FONT, fontweight="bold")
-    style.add_caption(figure, style.conditions(held), *_sentences(held, x, y, lined))
+    sentences = _sentences(held, x, y, lined)
+    if others:
+        sentences.append(
+            "The named settings differ in other parameters: their nll is not the map's."
+        )
+    style.add_caption(figure, style.conditions(held), *sentences)
     return figure
 
 
@@ -147,6 +157,32 @@ def _optimum(
     axes.plot(
         places[0], places[1], marker="*", markersize=17, color="white", markeredgecolor="black"
     )
+
+
+def _others(
+    axes: "Axes",
+    surface: Surface,
+    across: tuple[str, Array],
+    up: tuple[str, Array],
+    others: Sequence[str],
+) -> None:
+    """Mark settings that were put on the sweep by name, where they lie within the map."""
+    for point in surface.baselines:
+        if point.name in others:
+            places = [_place(name, values, point.value(name)) for name, values in (across, up)]
+            axes.plot(*([place] for place in places), zorder=5, **style.marker(point.name, others))
+
+
+def _place(name: str, values: Array, value: float | None) -> float:
+    """Return the place of a value along the cells of an axis, NaN outside."""
+    if value is None:
+        return np.nan
+    same = np.flatnonzero(np.isclose(values, value))
+    if len(same):
+        return float(same[0]) + 0.5
+    on = [at for at, other in enumerate(values) if value_text(name, float(other)) != "off"]
+    places = np.interp(value, values[on], np.array(on) + 0.5, left=np.nan, right=np.nan)
+    return float(places) if value_text(name, value) != "off" else np.nan
 
 
 def _sentences(held: Sequence[Surface], x: str, y: str, lined: bool) -> list[str]:

@@ -9,14 +9,11 @@ from dataclasses import dataclass
 
 from jaxsppl import parameters
 
-# These keep the likeliest token, so nothing is left of them at temperature 0.
+# These leave the likeliest token the likeliest, so nothing is left of them at temperature 0.
 _KEEP_THE_TOP = frozenset(
     {"top_n_sigma", "top_k", "top_p", "min_p", "top_h", "top_a", "epsilon_cutoff", "eta_cutoff"}
-    | {"p_less", "min_k", "tfs"}
+    | {"p_less", "p_less_norm", "min_k", "tfs", "smoothing"}
 )
-
-# These say how a stage acts, not whether it does.
-_MANNERS = frozenset({"xtc_threshold", "dynatemp_exponent", "smoothing_curve"})
 
 
 @dataclass(frozen=True)
@@ -40,30 +37,48 @@ def active_steps(chain: Sequence[str], settings: Mapping[str, float]) -> list[St
     Returns
     -------
     list of Step
-        A stage that is not known here counts as active.
+        With the values that matter. A stage that is not known here counts as active.
     """
     steps: list[Step] = []
     for stage in chain:
-        values = {
-            name: settings[name]
-            for name, known in parameters.PARAMETERS.items()
-            if known.stage == stage and name in settings
-        }
-        if stage not in parameters.stage_names() or not _is_idle(values):
+        values = _acting(parameters.base_name(stage), settings)
+        if values or stage not in parameters.stage_names():
             steps.append(Step(stage, values))
-    greedy = any(step.values.get("temperature") == 0 for step in steps)
+    greedy = any(step.values == {"temperature": 0.0} for step in steps)
     if greedy and all(step.stage in {*_KEEP_THE_TOP, "temperature"} for step in steps):
         return [Step("temperature", {"temperature": 0.0})]
     return steps
 
 
-def _is_idle(values: Mapping[str, float]) -> bool:
-    """Return whether the values of a stage's parameters leave everything as it is."""
-    return all(
-        value == parameters.PARAMETERS[name].neutral
-        for name, value in values.items()
-        if name not in _MANNERS
-    )
+def _acting(stage: str, settings: Mapping[str, float]) -> dict[str, float]:
+    """Return the values of a stage's parameters that change something."""
+    on = {
+        name: settings[name]
+        for name, known in parameters.PARAMETERS.items()
+        if known.stage == stage and name in settings and not is_off(name, settings[name])
+    }
+    return {
+        name: value
+        for name, value in on.items()
+        if not parameters.PARAMETERS[name].switch or parameters.PARAMETERS[name].switch in on
+    }
+
+
+def is_off(name: str, value: float) -> bool:
+    """Return whether a value of a parameter changes nothing.
+
+    Parameters
+    ----------
+    name : str
+        The parameter.
+    value : float
+
+    Returns
+    -------
+    bool
+    """
+    known = parameters.PARAMETERS[name]
+    return value == known.neutral or (name == "top_n_sigma" and value <= 0)
 
 
 def rearranged(steps: Sequence[Step], order: Sequence[str]) -> tuple[list[Step], list[str]]:

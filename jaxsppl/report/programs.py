@@ -30,6 +30,8 @@ class Program:
         The limits of our parameters, where the program has narrower ones.
     caveat : str
         What a reader must know, "" for nothing.
+    dialect : str
+        The dialect whose variants of stages are the program's own, "" for none.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Program:
     lowest: Mapping[str, float] = field(default_factory=dict[str, float])
     highest: Mapping[str, float] = field(default_factory=dict[str, float])
     caveat: str = ""
+    dialect: str = ""
 
 
 # llama.cpp names one stage differently; SillyTavern passes these names on.
@@ -148,6 +151,7 @@ PROGRAMS: dict[str, Program] = {
         order=_TRANSFORMERS,
         # The default of top_k is 50.
         always={"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0},
+        dialect="transformers",
     ),
     "sillytavern": Program(
         "SillyTavern",

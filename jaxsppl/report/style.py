@@ -26,10 +26,19 @@ BEST_LLAMA_CPP = "best for llama.cpp"
 SETTINGS: dict[str, tuple[str, str, bool]] = {
     NEUTRAL: ("s", "#595959", False),
     DEFAULT: ("D", "#D55E00", False),
-    BEST_LLAMA_CPP: ("^", "#009E73", True),
+    BEST_LLAMA_CPP: ("^", "#009E73", False),
     "best": ("o", "#0072B2", True),
 }
-OTHER_SETTINGS = ("v", "#CC79A7", False)
+# Settings with other names, such as presets, take these in turn.
+OTHER_SETTINGS = (
+    ("v", "#CC79A7", True),
+    ("P", "#E69F00", True),
+    ("X", "#56B4E9", True),
+    ("<", "#009E73", False),
+    (">", "#0072B2", False),
+    ("p", "#D55E00", False),
+    ("h", "#CC79A7", False),
+)
 
 WIDTH = 9.0
 FONT = 12
@@ -215,15 +224,34 @@ def add_legend(
     legend.get_title().set_fontweight("bold")
 
 
-def marker(name: str, **more: Any) -> dict[str, Any]:
-    """Return the drawing style of a named setting."""
-    shape, colour, filled = SETTINGS.get(name, OTHER_SETTINGS)
-    size = {"s": 7.5, "D": 7.5}.get(shape, 9.0)
+def other_names(surfaces: Sequence[Surface]) -> list[str]:
+    """Return the named settings that have no marker of their own, such as presets.
+
+    Parameters
+    ----------
+    surfaces : sequence of Surface
+
+    Returns
+    -------
+    list of str
+    """
+    named = dict.fromkeys(point.name for s in surfaces for point in s.baselines)
+    return [name for name in named if name not in SETTINGS]
+
+
+def marker(name: str, others: Sequence[str] = (), **more: Any) -> dict[str, Any]:
+    """Return the drawing style of a named setting; `others` says which of them comes when."""
+    turn = others.index(name) if name in others else 0
+    usual = OTHER_SETTINGS[turn % len(OTHER_SETTINGS)]
+    shape, colour, filled = SETTINGS.get(name, usual)
+    size = {"s": 7.5, "D": 7.5, "^": 13.0}.get(shape, 9.0)
+    # Often a hair from the best: a large open triangle is seen around its dot.
+    hollow = "none" if name == BEST_LLAMA_CPP else "white"
     return {
         "marker": shape,
         "color": colour,
         "markersize": size,
-        "markerfacecolor": colour if filled else "white",
+        "markerfacecolor": colour if filled else hollow,
         "markeredgecolor": "white" if filled else colour,
         "markeredgewidth": 0.9 if filled else 1.9,
         "linestyle": "none",
@@ -231,11 +259,11 @@ def marker(name: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def marker_handle(name: str, label: str = "", **more: Any) -> "Line2D":
+def marker_handle(name: str, label: str = "", others: Sequence[str] = (), **more: Any) -> "Line2D":
     """Return a legend entry for a named setting."""
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], label=label or name, **marker(name, **more))
+    return Line2D([], [], label=plain(label or name), **marker(name, others, **more))
 
 
 def thinned(labels: Sequence[str], most: int) -> list[int]:

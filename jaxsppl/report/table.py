@@ -3,7 +3,6 @@
 Neither jax, xarray nor matplotlib is imported, so that the answer comes at once.
 """
 
-import math
 import os
 import textwrap
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any, TypeAlias
 
 from jaxsppl import schema, store
 from jaxsppl.errors import SchemaError
+from jaxsppl.report.aligned import WIDTH, aligned, fixed, signed, significant, wrapped
 from jaxsppl.report.rows import Row, Setting, SweepSummary, summarise_sweep
 from jaxsppl.report.summaries import (
     HarvestSummary,
@@ -24,11 +24,8 @@ from jaxsppl.report.surface import DEFAULT, NEUTRAL, value_text
 
 Summary: TypeAlias = SweepSummary | HarvestSummary | OptimumSummary
 
-WIDTH = 100
 # More pairs than this are listed one a line; each in detail would scroll away.
 _DETAILED = 8
-# The first columns of a table hold names and are aligned left.
-_Cells: TypeAlias = Sequence[Sequence[str]]
 
 
 def describe(path: str | os.PathLike[str]) -> Summary:
@@ -153,14 +150,14 @@ def _overview(summary: SweepSummary, markdown: bool) -> str:
             row.model,
             row.dataset,
             f"{row.n_token:,}",
-            _significant(row.perplexity),
-            _fixed(row.bits_per_byte, 3),
-            *(_fixed(_nll(row, name)) for name in (NEUTRAL, DEFAULT, "best")),
-            _signed(_gain(row)),
+            significant(row.perplexity),
+            fixed(row.bits_per_byte, 3),
+            *(fixed(_nll(row, name)) for name in (NEUTRAL, DEFAULT, "best")),
+            signed(_gain(row)),
         ]
         for row in summary.rows
     ]
-    return _table(head, cells, 2, markdown)
+    return aligned(head, cells, 2, markdown)
 
 
 def _nll(row: Row, name: str) -> float | None:
@@ -189,7 +186,7 @@ def _best_settings(summary: SweepSummary, markdown: bool) -> str:
                 *(value_text(name, values.get(name)) for name in summary.axes),
             ]
         )
-    return "Best settings\n\n" + _table(head, cells, 2, markdown)
+    return "Best settings\n\n" + aligned(head, cells, 2, markdown)
 
 
 def _pair(row: Row, summary: SweepSummary, markdown: bool) -> list[str]:
@@ -197,7 +194,7 @@ def _pair(row: Row, summary: SweepSummary, markdown: bool) -> list[str]:
     title = f"{row.model} on {row.dataset}"
     about = [f"{row.n_token:,} tokens", f"{row.n_byte:,} bytes"]
     if row.perplexity is not None:
-        about.append(f"plain perplexity {_significant(row.perplexity)}")
+        about.append(f"plain perplexity {significant(row.perplexity)}")
     if row.bits_per_byte is not None:
         about.append(f"{row.bits_per_byte:.3f} bits per byte")
     heading = f"### {title}" if markdown else f"{title}\n{'-' * min(len(title), WIDTH)}"
@@ -230,12 +227,14 @@ def _settings(row: Row, summary: SweepSummary, markdown: bool) -> str:
     ]
     both = [a + b for a, b in zip(scores, values, strict=True)]
     whole = [*head, *((name, "") for name in names)]
-    joined = _table(whole, both, 1, markdown)
+    joined = aligned(whole, both, 1, markdown)
     if markdown or max(len(line) for line in joined.splitlines()) <= WIDTH:
         return joined
     second = [[a[0], *b] for a, b in zip(scores, values, strict=True)]
     parameter_head = [("setting", ""), *((name, "") for name in names)]
-    return _table(head, scores, 1, markdown) + "\n\n" + _table(parameter_head, second, 1, markdown)
+    return (
+        aligned(head, scores, 1, markdown) + "\n\n" + aligned(parameter_head, second, 1, markdown)
+    )
 
 
 def _open(setting: Setting) -> bool:
@@ -247,14 +246,14 @@ def _open(setting: Setting) -> bool:
 
 def _scores(setting: Setting, bounded: bool) -> list[str]:
     """Return the numbers of one setting."""
-    brackets = [_fixed(setting.nll_lower), _fixed(setting.nll_upper)] if bounded else []
+    brackets = [fixed(setting.nll_lower), fixed(setting.nll_upper)] if bounded else []
     return [
-        _fixed(setting.nll),
+        fixed(setting.nll),
         *brackets,
-        _fixed(setting.sampling_perplexity, 2),
-        _fixed(100 * setting.ood, 2),
-        _signed(setting.gain_over_neutral) if setting.name != NEUTRAL else "",
-        _signed(setting.gain_over_default) if setting.name != DEFAULT else "",
+        fixed(setting.sampling_perplexity, 2),
+        fixed(100 * setting.ood, 2),
+        signed(setting.gain_over_neutral) if setting.name != NEUTRAL else "",
+        signed(setting.gain_over_default) if setting.name != DEFAULT else "",
     ]
 
 
@@ -275,7 +274,7 @@ def _conditions(summary: SweepSummary) -> str:
     lines.append(
         "nll and gain (how much lower nll is) in nat/token; ood: share of tokens below epsilon"
     )
-    return "\n".join(_wrapped(line) for line in lines)
+    return "\n".join(wrapped(line) for line in lines)
 
 
 def _chain(stages: Sequence[str]) -> str:
@@ -293,7 +292,7 @@ def _optimum(summary: OptimumSummary, markdown: bool) -> list[str]:
             row.model,
             row.dataset,
             f"{row.nll:.6f}",
-            _fixed(100 * row.ood, 2),
+            fixed(100 * row.ood, 2),
             *(f"{row.values[name]:.5g}" for name in names),
             f"{row.starts_at_best}/{row.starts}",
             row.status,
@@ -301,8 +300,8 @@ def _optimum(summary: OptimumSummary, markdown: bool) -> list[str]:
         for row in summary.rows
     ]
     below = f"chain: {_chain(summary.chain)}; epsilon {summary.epsilon:g}; tail {summary.tail}"
-    table = _table(head, cells, 2, markdown) if cells else "no start came to a finite nll"
-    return [table, _notes(summary.notes), _wrapped(below)]
+    table = aligned(head, cells, 2, markdown) if cells else "no start came to a finite nll"
+    return [table, _notes(summary.notes), wrapped(below)]
 
 
 def _harvest(summary: HarvestSummary, markdown: bool) -> list[str]:
@@ -310,8 +309,8 @@ def _harvest(summary: HarvestSummary, markdown: bool) -> list[str]:
     lines = [
         ("tokens", f"{summary.n_token:,} in {summary.n_document:,} documents"),
         ("bytes", f"{summary.n_byte:,}"),
-        ("plain perplexity", _significant(summary.perplexity)),
-        ("bits per byte", _fixed(summary.bits_per_byte, 4)),
+        ("plain perplexity", significant(summary.perplexity)),
+        ("bits per byte", fixed(summary.bits_per_byte, 4)),
         ("alternatives", f"{summary.alternatives:,} of a vocabulary of {summary.n_vocab:,}"),
         ("mass of the alternatives", f"{100 * summary.coverage:.2f} %"),
         ("actual tokens among them", f"{100 * summary.share_listed:.2f} %"),
@@ -319,7 +318,7 @@ def _harvest(summary: HarvestSummary, markdown: bool) -> list[str]:
     ]
     title = f"{summary.model} on {summary.dataset}"
     if markdown:
-        return [f"### {title}", _table([("", ""), ("", "")], lines, 2, True)]
+        return [f"### {title}", aligned([("", ""), ("", "")], lines, 2, True)]
     width = max(len(name) for name, _ in lines)
     shown = [
         textwrap.shorten(f"{name.ljust(width)}  {value}", 400) if len(value) > 400
@@ -331,64 +330,4 @@ def _harvest(summary: HarvestSummary, markdown: bool) -> list[str]:
 
 def _notes(notes: Sequence[str]) -> str:
     """Return notes as a list."""
-    return "\n".join(_wrapped(f"- {note}", "  ") for note in notes)
-
-
-def _wrapped(text: str, indent: str = "  ") -> str:
-    """Break a line at the width of the table."""
-    return textwrap.fill(
-        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-
-
-def _fixed(value: float | None, digits: int = 4) -> str:
-    """Write a number with that many decimals."""
-    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
-
-
-def _signed(value: float | None) -> str:
-    """Write a difference with its sign."""
-    return "-" if value is None or math.isnan(value) else f"{value:+.4f}"
-
-
-def _significant(value: float | None) -> str:
-    """Write a perplexity with four digits, large ones whole."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def _table(head: Sequence[tuple[str, str]], cells: _Cells, names: int, markdown: bool) -> str:
-    """Return a table; the first `names` columns hold text, shortened where it is too wide."""
-    if markdown:
-        titles = [" ".join(word for word in pair if word) for pair in head]
-        rule = ["---" if column < names else "---:" for column in range(len(head))]
-        rows = [titles, rule, *([cell.replace("|", "\\|") for cell in row] for row in cells)]
-        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    rows = [[pair[0] for pair in head], [pair[1] for pair in head], *map(list, cells)]
-    if not any(rows[1]):
-        del rows[1]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    excess = sum(widths) + 2 * (len(widths) - 1) - WIDTH
-    for column in sorted(range(names), key=lambda at: -widths[at]):
-        if excess > 0 and widths[column] > 16:
-            shorter = max(16, widths[column] - excess)
-            excess -= widths[column] - shorter
-            widths[column] = shorter
-    rule = ["-" * width for width in widths]
-    rows.insert(len(rows) - len(cells), rule)
-    return "\n".join(
-        "  ".join(
-            _fit(cell, width).ljust(width) if column < names else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
-
-
-def _fit(text: str, width: int) -> str:
-    """Shorten a name in its middle: the end tells quantisations apart."""
-    if len(text) <= width:
-        return text
-    left = (width - 2) // 2
-    return f"{text[:left]}..{text[len(text) - (width - 2 - left) :]}"
+    return "\n".join(wrapped(f"- {note}", "  ") for note in notes)

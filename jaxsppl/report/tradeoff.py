@@ -65,8 +65,9 @@ def tradeoff_figure(surfaces: Sequence[Surface], colour_by: str | None = None) -
     figure = style.new_figure(5.8 if columns == 1 else 1.9 + 3.9 * rows)
     panels = figure.subplots(rows, columns, squeeze=False)
     dots, outside, seen = None, 0, list[str]()
+    others = style.other_names(held)
     for axes, label, surface in zip(panels.flat, labels, held, strict=False):
-        dots, left_out = _panel(axes, surface, by, seen)
+        dots, left_out = _panel(axes, surface, by, seen, others)
         outside += left_out
         if len(held) > 1:
             axes.set_title(label, fontsize=style.FONT, loc="left")
@@ -81,7 +82,7 @@ def tradeoff_figure(surfaces: Sequence[Surface], colour_by: str | None = None) -
         bar.ax.tick_params(labelsize=style.SMALL)
         bar.solids.set_alpha(1.0)  # pyright: ignore[reportOptionalMemberAccess]
     front = Line2D([], [], color="black", linewidth=1.6, label="no point beats it in both")
-    handles: list[Artist] = [*(style.marker_handle(name) for name in seen), front]
+    handles: list[Artist] = [*(style.marker_handle(n, others=others) for n in seen), front]
     style.add_legend(figure, handles, title)
     beyond = f"{outside:,} points lie outside the frame." if outside else ""
     style.add_caption(
@@ -94,7 +95,7 @@ def tradeoff_figure(surfaces: Sequence[Surface], colour_by: str | None = None) -
 
 
 def _panel(
-    axes: "Axes", surface: Surface, by: str | None, seen: list[str]
+    axes: "Axes", surface: Surface, by: str | None, seen: list[str], others: Sequence[str]
 ) -> "tuple[PathCollection, int]":
     """Draw one pair; return the dots and how many lie outside the frame."""
     nll, ood = surface.nll.ravel(), 100 * surface.ood.ravel()
@@ -120,7 +121,7 @@ def _panel(
     for point in points:
         if point.name not in seen:
             seen.append(point.name)
-        axes.plot([point.nll], [100 * point.ood], zorder=5, **style.marker(point.name))
+        axes.plot([point.nll], [100 * point.ood], zorder=5, **style.marker(point.name, others))
     axes.set_xlim(left - 0.06 * width, limit)
     axes.set_ylim(lowest - 0.06 * room, highest + 0.06 * room)
     seen_here = (nll <= limit) & (ood <= highest + 0.06 * room)

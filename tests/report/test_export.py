@@ -246,3 +246,19 @@ def test_an_optimum_brings_what_was_held(tmp_path: Path) -> None:
     store.write_dataset(found, path)
     with pytest.raises(ConfigError, match=r"alpha 2.*--fixed alpha=1"):
         export_point(path, "llama.cpp")
+
+
+def test_a_value_without_its_switch_stands_in_nobodys_way() -> None:
+    settings = {"temperature": 0.8, "xtc_probability": 0.0, "xtc_threshold": 0.2}
+    assert obstacles(settings, ("xtc", "temperature"), "vllm") == []
+    settings["xtc_probability"] = 0.5
+    found = obstacles(settings, ("xtc", "temperature"), "vllm")
+    assert found == ["xtc_probability 0.5", "xtc_threshold 0.2"]
+    flags = llama_server_flags(settings, ("xtc", "temperature"))
+    assert flags.endswith("--xtc-probability 0.5 --xtc-threshold 0.2")
+
+
+def test_a_variant_is_its_own_programs_alone() -> None:
+    settings, chain = {"top_k": 20.0, "temperature": 0.7}, ("temperature", "top_k@transformers")
+    assert json.loads(export(settings, chain, "generation_config").text)["top_k"] == 20
+    assert obstacles(settings, chain, "llama.cpp") == ["stage top_k@transformers"]
