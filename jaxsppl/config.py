@@ -35,7 +35,7 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[server]`: who gives the log-probabilities."""
 
     url: str | list[str] = []
-    protocol: Literal["llama.cpp"] = "llama.cpp"
+    protocol: Literal["auto", "llama.cpp", "vllm", "sglang", "openai", "transformers"] = "auto"
     models: list[str] = []
     all_models: bool = False
     alternatives: int = 100

@@ -96,10 +96,11 @@ def harvest(
     /,
     *,
     server: Annotated[
-        list[str], Parameter(negative="", consume_multiple=True, env_var="JAXSPPL_SERVER_URL")
-    ],
+        list[str] | None,
+        Parameter(negative="", consume_multiple=True, env_var="JAXSPPL_SERVER_URL"),
+    ] = None,
     out: Path,
-    protocol: Literal["llama.cpp"] = "llama.cpp",
+    protocol: Literal["auto", "llama.cpp", "vllm", "sglang", "openai", "transformers"] = "auto",
     model: Annotated[list[str] | None, Several] = None,
     all_models: Annotated[bool, Flag] = False,
     alternatives: Whole = 100,
@@ -119,13 +120,15 @@ def harvest(
     sources
         Folders of passages, made by `jaxsppl prepare`.
     server
-        Address of a server, for example http://127.0.0.1:8080; several share the work.
+        Address of a server, for example http://127.0.0.1:8080; several share the work. The
+        protocol transformers needs none.
     out
         Folder for the harvest files.
     protocol
-        How the server is asked.
+        Kind of server; auto asks it. With transformers the models run in this process.
     model
-        Names of the models to harvest, where a server has several.
+        Names of the models to harvest, where a server has several; for the protocol transformers
+        folders or names of the Hugging Face Hub.
     all_models
         Harvest every model of the server.
     alternatives
@@ -147,7 +150,7 @@ def harvest(
     from jaxsppl.texts.folder import load_passages
 
     # A second address after --server is no folder.
-    urls = [*server, *(source for source in sources if "://" in source)]
+    urls = [*(server or ()), *(source for source in sources if "://" in source)]
     folders = [source for source in sources if "://" not in source]
     reports: list[HarvestReport] = []
     for passages in [load_passages(folder) for folder in folders]:

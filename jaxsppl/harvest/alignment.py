@@ -41,6 +41,29 @@ def text_bytes(name: str, text: str) -> bytes:
         ) from error
 
 
+def lead_tokens(bare: Sequence[int], dressed: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens that a model wants before a text; those after it are left off.
+
+    Parameters
+    ----------
+    bare, dressed : sequence of int
+        The tokens of one text without and with those that the model wants around it.
+
+    Returns
+    -------
+    tuple of int
+
+    Raises
+    ------
+    PassageError
+        When the text itself has other tokens in the two.
+    """
+    for start in range(len(dressed) - len(bare) + 1):
+        if list(dressed[start : start + len(bare)]) == list(bare):
+            return tuple(dressed[:start])
+    raise PassageError("a text has other tokens with those that the model wants around it")
+
+
 def split(pieces: Sequence[bytes], prefix: bytes, continuation: bytes, *, lead: bool) -> Split:
     """Split the tokens of prefix + continuation into context and scored ones.
 

@@ -71,6 +71,8 @@ class ScoredPassage:
         Scored tokens whose probability underflowed: their log-probability is an upper bound.
     statistics : Statistics or None
         Of the whole vocabulary, from sources that see all of it.
+    texts : tuple of str or None
+        Where a server knows tokens by their text only: the texts whose places here are the ids.
     """
 
     token_id: Int
@@ -83,6 +85,7 @@ class ScoredPassage:
     merged: int = 0
     censored: int = 0
     statistics: Statistics | None = None
+    texts: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import binascii
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,8 @@ def to_record(document: str, scored: ScoredPassage) -> dict[str, Any]:
         record[name] = int(getattr(scored, name))
     for name, kind in _ARRAYS.items():
         record[name] = _text(getattr(scored, name), kind)
+    if scored.texts is not None:
+        record["texts"] = scored.texts
     if scored.statistics is not None:
         for name, kind in _STATISTICS.items():
             record[name] = _text(getattr(scored.statistics, name), kind)
@@ -90,6 +93,8 @@ def from_record(record: Mapping[str, Any], alternatives: int) -> tuple[str, Scor
                     for name, kind in _STATISTICS.items()
                 }
             )
+        if "texts" in record:
+            arrays["texts"] = tuple(map(str, record["texts"]))
         numbers: dict[str, Any] = {name: int(record[name]) for name in _NUMBERS}
         return str(record["document"]), ScoredPassage(**arrays, **numbers)
     except (KeyError, TypeError, ValueError, binascii.Error):
@@ -145,7 +150,7 @@ def assemble(
     import xarray as xr
 
     done = [passage for passage in passages if passage.document in scored]
-    parts = [scored[passage.document] for passage in done]
+    parts = _numbered([scored[passage.document] for passage in done])
     counts = [part.token_id.size for part in parts]
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS
@@ -178,6 +183,21 @@ def assemble(
             "n_censored": sum(part.censored for part in parts),
         },
     )
+
+
+def _numbered(parts: Sequence[ScoredPassage]) -> list[ScoredPassage]:
+    """Return passages whose ids stand for texts with ids that are the same in all of them."""
+    numbers: dict[str, int] = {}
+    found: list[ScoredPassage] = []
+    for part in parts:
+        if part.texts is not None:
+            places = [numbers.setdefault(text, len(numbers)) for text in part.texts]
+            table = np.asarray([*places, -1], np.int32)  # the last one stands for absent
+            ids = {name: table[getattr(part, name)] for name in ("token_id", "top_token_id")}
+            found.append(replace(part, **ids, texts=None))
+        else:
+            found.append(part)
+    return found
 
 
 def _variable(name: str, values: Any) -> "xr.Variable":

@@ -4,17 +4,24 @@ import asyncio
 import concurrent.futures
 import logging
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import aiohttp
+
 from jaxsppl.errors import ConfigError, IncompleteError, ServerError
-from jaxsppl.harvest.client import open_session
+from jaxsppl.harvest.client import Client, open_session
 from jaxsppl.harvest.one_model import Members, Settings, Told, harvest_model, patiently
 from jaxsppl.harvest.protocol import HarvestReport, Offer, Options, Passage, Server
+from jaxsppl.harvest.recognise import recognise
+from jaxsppl.harvest.servers import ProtocolModule
 from jaxsppl.harvest.servers import protocol as find_protocol
 from jaxsppl.parameters import check_positive
 
 log = logging.getLogger("jaxsppl.harvest")
+# Its addresses are models, so that naming a model is enough.
+IN_PROCESS = "transformers"
 
 
 def harvest(
@@ -23,7 +30,7 @@ def harvest(
     out: str | Path,
     *,
     dataset: str,
-    protocol: str = "llama.cpp",
+    protocol: str = "auto",
     models: Sequence[str] | Mapping[str, str] | None = None,
     all_models: bool = False,
     alternatives: int = 100,
@@ -46,13 +53,14 @@ def harvest(
         returns them.
     servers : str or sequence of str
         Addresses; several with the same model share the work. A key goes by the environment
-        variable JAXSPPL_API_KEY.
+        variable JAXSPPL_API_KEY. For the protocol "transformers" an address is a model's folder or
+        its name on the Hugging Face Hub; those of `models` are taken when they are given.
     out : path
         Folder of the files ``MODEL.DATASET.harvest.nc``.
     dataset : str
         Name of the dataset.
     protocol : str
-        Kind of server.
+        Kind of server; "auto" asks each.
     models : sequence of str or mapping of str to str, optional
         Names to harvest among those that the servers offer; a mapping gives the name to store
         for each.
@@ -117,7 +125,7 @@ async def harvest_async(
     out: str | Path,
     *,
     dataset: str,
-    protocol: str = "llama.cpp",
+    protocol: str = "auto",
     models: Sequence[str] | Mapping[str, str] | None = None,
     all_models: bool = False,
     alternatives: int = 100,
@@ -141,6 +149,8 @@ timeout_s, patience_s, force, progress
     list of HarvestReport
     """
     addresses = [servers] if isinstance(servers, str) else list(servers)
+    if protocol == IN_PROCESS and models:
+        addresses = list(models.values() if isinstance(models, Mapping) else models)
     _check_arguments(passages, addresses, dataset, models, all_models)
     for name, value in (("alternatives", alternatives), ("parallel", parallel)):
         if value is not None and (isinstance(value, bool) or value < 1):
@@ -160,7 +170,7 @@ timeout_s, patience_s, force, progress
     )
     module = find_protocol(protocol, method)
     async with open_session(timeout_s) as session:
-        found = [module.connect(session, url, patience_s=patience_s) for url in addresses]
+        found = [await _connected(session, url, module, settings) for url in addresses]
         offers = [(server, await patiently(server.offers, settings)) for server in found]
         reports: list[HarvestReport] = []
         for name, members in _choose(offers, models, all_models).items():
@@ -174,6 +184,17 @@ timeout_s, patience_s, force, progress
     if all(report.path is None for report in reports):
         raise ServerError("; ".join(report.failures[0][1] for report in reports))
     return reports
+
+
+async def _connected(
+    session: aiohttp.ClientSession, url: str, module: ProtocolModule | None, settings: Settings
+) -> Server:
+    """Return the server at an address, by the protocol that was named or that it speaks."""
+    if module is None:
+        client = Client(session, url, patience_s=settings.patience_s)
+        module = await patiently(lambda: recognise(client), settings)
+        find_protocol(module.NAME, settings.options.method)
+    return module.connect(session, url, patience_s=settings.patience_s)
 
 
 def _check_arguments(
@@ -193,9 +214,9 @@ def _check_arguments(
     if not passages:
         raise ConfigError(f"dataset '{dataset}' has no passages; prepare some first")
     names = [passage.document for passage in passages]
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is not None:
-        raise ConfigError(f"two passages have the name '{twice}'; names must differ")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ConfigError(f"two passages have the name '{twice[0]}'; names must differ")
 
 
 def _choose(

@@ -111,6 +111,7 @@ class StandIn:
             ]
             return web.json_response({"data": data, "object": "list"})
         entry: Json = {"id": self.name, "aliases": [self.name], "object": "model"}
+        entry["owned_by"] = "llamacpp"
         if self.meta:
             entry["meta"] = {"n_vocab": N_VOCAB, "n_ctx": self.n_ctx, "size": 7, "ftype": "Q4"}
         return web.json_response({"object": "list", "data": [entry]})

@@ -1,7 +1,8 @@
 """The server protocols, one module each: a new server is a new file here and nothing else.
 
 A module defines `NAME`, the name that users type, `METHODS`, its ways of scoring, and
-`connect(session, url, patience_s)`, which returns a `jaxsppl.harvest.protocol.Server`.
+`connect(session, url, patience_s)`, which returns a `jaxsppl.harvest.protocol.Server`. Where the
+model list of a server tells it from others, `recognise(entry)` knows an entry of that list.
 """
 
 import importlib
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     import aiohttp
 
     from jaxsppl.harvest.protocol import Server
+
+
+AUTO = "auto"
 
 
 class ProtocolModule(Protocol):
@@ -41,17 +45,18 @@ def protocols() -> dict[str, ProtocolModule]:
     return found
 
 
-def protocol(name: str, method: str) -> ProtocolModule:
+def protocol(name: str, method: str) -> ProtocolModule | None:
     """Return one protocol and check the method against it.
 
     Parameters
     ----------
     name, method : str
-        As the user typed them; the method may be "auto".
+        As the user typed them; both may be "auto".
 
     Returns
     -------
-    ProtocolModule
+    ProtocolModule or None
+        None for "auto": the server decides.
 
     Raises
     ------
@@ -59,9 +64,11 @@ def protocol(name: str, method: str) -> ProtocolModule:
         Listing what exists.
     """
     known = protocols()
-    if name not in known:
-        raise ConfigError(f"there is no protocol '{name}'; {suggest(name, known)}")
-    methods = {"auto", *known[name].METHODS}
+    if name not in {AUTO, *known}:
+        raise ConfigError(f"there is no protocol '{name}'; {suggest(name, [AUTO, *known])}")
+    modules = [known[name]] if name in known else [*known.values()]
+    methods = {AUTO, *(method for module in modules for method in module.METHODS)}
     if method not in methods:
-        raise ConfigError(f"{name} has no method '{method}'; {suggest(method, methods)}")
-    return known[name]
+        what = "there is" if name == AUTO else f"{name} has"
+        raise ConfigError(f"{what} no method '{method}'; {suggest(method, methods)}")
+    return known.get(name)

@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 
 from jaxsppl.errors import ServerError
+from jaxsppl.harvest.alignment import lead_tokens
 from jaxsppl.harvest.client import BadReplyError, Client, RefusedError
 from jaxsppl.harvest.forcing import (
     FINAL_ERRORS,
@@ -31,7 +32,7 @@ from jaxsppl.harvest.protocol import (
 from jaxsppl.harvest.scoring import Token, TokenScorer
 from jaxsppl.harvest.validate import Position
 
-__all__ = ["METHODS", "NAME", "connect"]
+__all__ = ["METHODS", "NAME", "connect", "recognise"]
 
 NAME = "llama.cpp"
 
@@ -88,6 +89,24 @@ def connect(session: aiohttp.ClientSession, url: str, *, patience_s: float) -> "
     """
     client = Client(session, url, final=FINAL_ERRORS, patience_s=patience_s)
     return LlamaCppServer(client, patience_s)
+
+
+def recognise(entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry of a model list is this server's; a router's has a status.
+
+    Parameters
+    ----------
+    entry : mapping
+
+    Returns
+    -------
+    bool
+    """
+    return (
+        entry.get("owned_by") == "llamacpp"
+        or "status" in entry
+        or "n_vocab" in (entry.get("meta") or {})
+    )
 
 
 def model_name(identifier: str) -> str:
@@ -294,10 +313,7 @@ class LlamaCppScorer(TokenScorer):
         """Return the tokens that the model wants before a text; those after it are left off."""
         bare = [t.id for t in await self.tokenize("a")]
         dressed = [t.id for t in await self.tokenize("a", add_special=True)]
-        for start in range(len(dressed) - len(bare) + 1):
-            if dressed[start : start + len(bare)] == bare:
-                return tuple(dressed[:start])
-        raise BadReplyError("/tokenize gives other tokens for a text with add_special than without")
+        return lead_tokens(bare, dressed)
 
     async def tokenize(self, text: str, *, add_special: bool = False) -> list[Token]:
         """Return the tokens of a text, with their bytes; special tokens in it stay text.
