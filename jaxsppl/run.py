@@ -226,7 +226,7 @@ def harvest_texts(
         for file in files:
             report.add("harvest", file, made=False)
         return files
-    if not settings.urls() and not there:
+    if not settings.urls() and not there and server.protocol != "transformers":
         raise ConfigError(
             f"no server is named to harvest '{dataset}'; give --server URL, set server.url in the "
             "config, or JAXSPPL_SERVER_URL"

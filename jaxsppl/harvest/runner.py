@@ -149,8 +149,10 @@ timeout_s, patience_s, force, progress
     list of HarvestReport
     """
     addresses = [servers] if isinstance(servers, str) else list(servers)
-    if protocol == IN_PROCESS and models:
-        addresses = list(models.values() if isinstance(models, Mapping) else models)
+    if protocol == IN_PROCESS and isinstance(models, Mapping):
+        addresses = list(models.values())
+    elif protocol == IN_PROCESS and models:
+        addresses, models, all_models = list(models), None, all_models or len(models) > 1
     _check_arguments(passages, addresses, dataset, models, all_models)
     for name, value in (("alternatives", alternatives), ("parallel", parallel)):
         if value is not None and (isinstance(value, bool) or value < 1):

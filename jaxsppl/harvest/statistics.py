@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,55 +38,54 @@ class Statistics:
 NAMES = tuple(field.name for field in fields(Statistics))
 
 
-def statistics(logprob: npt.NDArray[np.floating]) -> Statistics:
+def statistics(logprob: Any, xp: Any = np) -> Statistics:
     """Compute the statistics of whole distributions.
 
     Parameters
     ----------
-    logprob : array (n, vocabulary)
+    logprob : float64 array (n, vocabulary)
         Log-probabilities of every token [nat]; -inf for a token that cannot come.
+    xp : module
+        The array's own library, numpy or torch, which then does the work.
 
     Returns
     -------
     Statistics
+        In numpy arrays.
     """
-    n_row = len(logprob)
-    log_partition = np.empty((n_row, len(SIXTEENTHS)))
-    entropy, deviation, smallest = np.empty((3, n_row))
-    for i, row in enumerate(logprob):
-        possible = row[row > -np.inf].astype(np.float64)
-        log_partition[i] = np.log(power_sums(possible))
-        entropy[i] = -(np.exp(possible) @ possible)
-        deviation[i] = possible.std()
-        smallest[i] = possible.min()
-    return Statistics(
-        log_partition,
-        entropy.astype(np.float32),
-        deviation.astype(np.float32),
-        smallest.astype(np.float32),
-    )
+    possible = logprob > -np.inf
+    count = possible.sum(-1)
+    shown = xp.where(possible, logprob, 0.0)
+    entropy = -(xp.exp(logprob) * shown).sum(-1)
+    mean = shown.sum(-1) / count
+    square = xp.where(possible, (shown - mean[:, None]) ** 2, 0.0).sum(-1)
+    smallest = xp.amin(xp.where(possible, logprob, np.inf), -1)
+    whole = (xp.log(power_sums(logprob, xp)), entropy, xp.sqrt(square / count), smallest)
+    found = [np.asarray(values if xp is np else values.cpu()) for values in whole]
+    return Statistics(found[0], *(values.astype(np.float32) for values in found[1:]))
 
 
-def power_sums(logprob: Float64) -> Float64:
+def power_sums(logprob: Any, xp: Any = np) -> Any:
     """Return sum_j exp(logprob_j * inverse_temperature) at `INVERSE_TEMPERATURE`.
 
     Parameters
     ----------
-    logprob : float64 (n,)
-        Finite log-probabilities [nat].
+    logprob : float64 array (..., vocabulary)
+        Log-probabilities [nat].
+    xp : module
+        The array's own library, numpy or torch.
 
     Returns
     -------
-    float64 (inverse temperature,)
+    array (..., inverse temperature)
     """
-    sixteenth = np.exp(logprob / 16)
-    factors = {1: sixteenth, 4: np.exp(logprob / 4)}
-    power = np.ones_like(logprob)
-    sums = [float(logprob.size)]
+    factors = {1: xp.exp(logprob / 16), 4: xp.exp(logprob / 4)}
+    power = xp.ones_like(logprob)
+    sums = [xp.where(logprob > -np.inf, power, 0.0).sum(-1)]
     for step in np.diff(SIXTEENTHS):
         power *= factors[int(step)]
-        sums.append(float(power.sum()))
-    return np.asarray(sums)
+        sums.append(power.sum(-1))
+    return xp.stack(sums, -1)
 
 
 def joined(parts: Iterable[Statistics]) -> Statistics:
