@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxsppl.choice import Choice as Choice
     from jaxsppl.config import Config as Config
     from jaxsppl.config import load as load_config
     from jaxsppl.errors import JaxspplError as JaxspplError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from jaxsppl.sweep.api import explain as explain
     from jaxsppl.sweep.api import sweep as sweep
     from jaxsppl.sweep.api import token_probabilities as token_probabilities
+    from jaxsppl.sweep.decide import decide as decide
+    from jaxsppl.sweep.heldout import Rules as Rules
     from jaxsppl.sweep.optimize import optimize as optimize
     from jaxsppl.texts.folder import load_passages as load_passages
     from jaxsppl.texts.prepare import prepare as prepare
@@ -28,9 +31,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = (
+    "Choice",
     "Config",
     "JaxspplError",
+    "Rules",
     "__version__",
+    "decide",
     "explain",
     "harvest",
     "import_kld",
@@ -49,8 +55,11 @@ __all__ = (
 
 # `harvest` and `sweep` are packages that answer calls (jaxsppl.callable_package says why).
 _HOME: dict[str, tuple[str, str]] = {
+    "Choice": ("jaxsppl.choice", "Choice"),
     "Config": ("jaxsppl.config", "Config"),
     "JaxspplError": ("jaxsppl.errors", "JaxspplError"),
+    "Rules": ("jaxsppl.sweep.heldout", "Rules"),
+    "decide": ("jaxsppl.sweep.decide", "decide"),
     "explain": ("jaxsppl.sweep.api", "explain"),
     "harvest": ("jaxsppl.harvest", ""),
     "import_kld": ("jaxsppl.harvest.kld", "import_kld"),

@@ -117,7 +117,45 @@ SWEEP_VARIABLES: dict[str, tuple[str, str]] = {
     "baseline_nll_lower": ("nat/token", "its favourable bracket"),
     "baseline_nll_upper": ("nat/token", "its unfavourable bracket"),
     "baseline_ood": ("1", "out-of-distribution share of a named setting"),
+    "nll_se": ("nat/token", "standard error of nll, documents being the unit"),
+    "nll_delta": ("nat/token", "nll above the best grid point of the same epsilon"),
+    "nll_delta_se": ("nat/token", "standard error of that paired difference"),
+    "plateau": ("1", "1 where a point cannot be told from the best, familywise"),
+    "plateau_critical": ("1", "standard errors above the best at which the plateau ends"),
+    "n_document": ("1", "documents with scored tokens"),
+    "n_choosing": ("1", "fewest documents that chose the settings for a held-out part"),
+    "n_proven": ("1", "held-out documents that the chosen settings were scored on"),
+    "n_tried": ("1", "grid points that were chosen from"),
+    "chosen_value": ("1", "parameter values chosen without the documents of a fold"),
+    "heldout_nll": ("nat/token", "nll on held-out documents"),
+    "heldout_nll_interval": ("nat/token", "its interval"),
+    "heldout_ood": ("1", "out-of-distribution share on held-out documents"),
+    "heldout_gain": ("nat/token", "how much lower the nll of the chosen settings is, held out"),
+    "heldout_gain_se": ("nat/token", "standard error of that paired gain"),
+    "heldout_gain_interval": ("nat/token", "interval of that paired gain"),
+    "heldout_win": ("1", "share of resamples in which the chosen settings are better"),
+    "documents_needed": ("1", "documents that would show such a difference with a power of 80 %"),
+    "sampler_nll": ("nat/token", "nll on held-out documents of the best of one sampler"),
+    "sampler_nll_interval": ("nat/token", "its interval"),
+    "sampler_ood": ("1", "out-of-distribution share of it"),
+    "sampler_gain": ("nat/token", "how much lower its nll is than that of the reference, held out"),
+    "sampler_gain_se": ("nat/token", "standard error of that paired gain"),
+    "sampler_gain_interval": ("nat/token", "interval of that paired gain"),
+    "sampler_win": ("1", "share of resamples in which it is better than the reference"),
+    "macro_gain": ("nat/token", "mean held-out gain over datasets, each weighing the same"),
+    "macro_gain_interval": ("nat/token", "interval of the mean gain"),
+    "macro_win": ("1", "share of resamples in which the mean gain is above 0"),
 }
+_OF_GRID = (
+    "nll",
+    "ood",
+    "nll_lower",
+    "nll_upper",
+    "nll_se",
+    "nll_delta",
+    "nll_delta_se",
+    "plateau",
+)
 
 
 def digest(contents: Contents) -> str:
@@ -293,8 +331,8 @@ def _statistics_rules(contents: Contents, actual: Array) -> list[tuple[str, Any]
     inverse = contents.array("inverse_temperature")
     values = contents.array("log_partition")
     ascends = bool((inverse >= 0).all() and (np.diff(inverse) > 0).all())
-    slope = np.diff(values, axis=1)
     with np.errstate(invalid="ignore"):
+        slope = np.diff(values, axis=1)
         one = np.abs(values[:, inverse == 1]) > MASS_TOLERANCE
         # every term falls as the inverse temperature grows, and at 0 there are n_vocab of them
         falls = (slope <= 1e-9).all(axis=1) & (values[:, 0] <= most)
@@ -343,9 +381,9 @@ def check_sweep(contents: Contents, name: str) -> None:
         if variable not in contents.variables:
             continue
         found, values = contents.variables[variable]
-        whole = variable in ("nll", "ood", "nll_lower", "nll_upper")
-        if found[: len(dims)] != dims if whole else found[:2] != pair:
-            expected = dims if whole else pair
+        expected = dims if variable in _OF_GRID else pair
+        expected = pair[:1] if variable.startswith("macro_") else expected
+        if found[: len(expected)] != expected:
             raise SchemaError(f"{name}: '{variable}' has dims {found}, expected {expected}")
         if values.dtype.kind not in "fiu":
             raise SchemaError(f"{name}: '{variable}' holds {values.dtype}, expected numbers")

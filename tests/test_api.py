@@ -10,9 +10,12 @@ import pytest
 import jaxsppl
 
 PUBLIC = {
+    "Choice",
     "Config",
     "JaxspplError",
+    "Rules",
     "__version__",
+    "decide",
     "explain",
     "harvest",
     "import_kld",

@@ -27,6 +27,12 @@ BASELINES: dict[str, Baseline] = {
     ),
 }
 
+# vLLM's SamplingParams without a model's generation_config.json: its own order, nothing cut.
+VLLM = Baseline(
+    ("temperature", "min_p", "top_k", "top_p"),
+    {"temperature": 1.0, "min_p": 0.0, "top_k": 0.0, "top_p": 1.0},
+)
+
 
 def baseline_means(
     tokens: TokenArrays, baselines: Sequence[Baseline], *, epsilon: float, tail: str, block: int

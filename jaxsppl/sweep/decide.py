@@ -1,0 +1,262 @@
+"""From a sweep to a decision: how sure its numbers are, what a choice is worth on other text."""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxsppl import store
+from jaxsppl.errors import AuditError, ConfigError, PlanError
+from jaxsppl.schema import Array
+from jaxsppl.sweep import heldout
+from jaxsppl.sweep.baselines import BASELINES, VLLM, Baseline
+from jaxsppl.sweep.data import TokenArrays, token_arrays
+from jaxsppl.sweep.decided_file import REFERENCE, Decided, Grid, Scored, labelled
+from jaxsppl.sweep.documents import Documents, documents_of, grid_sums, point_sums
+from jaxsppl.sweep.heldout import CHOSEN, Rules, Split
+from jaxsppl.sweep.plan import Axis
+from jaxsppl.sweep.plateau import Uncertainty, uncertainty
+from jaxsppl.sweep.samplers import default_samplers, tried_points
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from jaxsppl.store import Harvests
+
+_LOG = logging.getLogger("jaxsppl.sweep")
+
+
+def decide(
+    result: "xr.Dataset",
+    harvests: "Harvests",
+    rules: Rules | None = None,
+    *,
+    presets: Mapping[str, Baseline] | None = None,
+    level: str = "auto",
+    memory_mib: int = 1024,
+    progress: Callable[[int, int], None] | None = None,
+) -> "xr.Dataset":
+    """Add to a sweep how sure it is, and prove its choice on documents that did not choose.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        As `jaxsppl.sweep` gives it.
+    harvests : dataset, path, glob, or an iterable of these
+        Those that it was made from.
+    rules : Rules, optional
+        Split, resamples, confidence and objective.
+    presets : mapping of str to Baseline, optional
+        Further settings to compare with, for example a model's own generation_config.json.
+    level, memory_mib
+        As in `jaxsppl.sweep`.
+    progress : callable, optional
+        Called with the number of harvests done and in all.
+
+    Returns
+    -------
+    xarray.Dataset
+        The sweep with, for each grid point, `nll_se`, `nll_delta` and `nll_delta_se` above the best
+        point [nat/token], and `plateau`, 1 where it cannot be told from the best; and for the
+        chosen settings and the baselines on held-out documents `heldout_nll`, `heldout_ood`, their
+        intervals and what choosing gained.
+
+    Raises
+    ------
+    ConfigError
+        When a rule is not allowed or the harvests are not those of the sweep.
+    PlanError
+        When the sums of the grid do not fit the memory.
+    AuditError
+        When the documents' sums and the sweep disagree.
+
+    Notes
+    -----
+    The document is the unit: `docs/statistics.md` states the method and its measured coverage.
+    """
+    rules = rules or Rules()
+    rules.check()
+    opened = {_pair(harvest): harvest for harvest in store.harvests(harvests)}
+    _check_same(result, opened)
+    grid = _grid_of(result)
+    tried = tried_points(
+        grid.searched,
+        default_samplers(grid.searched) if rules.samplers is None else rules.samplers,
+        rules.seed,
+    )
+    baselines = {**BASELINES, "vLLM default": VLLM, **(presets or {})}
+    found: dict[tuple[str, str], Decided] = {}
+    for number, (pair, harvest) in enumerate(opened.items()):
+        nll = result["nll"].sel(model=pair[0], dataset=pair[1]).values
+        found[pair] = _one(
+            grid, harvest, grid.rows(nll), rules, tried, baselines, level, memory_mib
+        )
+        if progress is not None:
+            progress(number + 1, len(opened))
+    return labelled(result, grid, found, rules, baselines, tried)
+
+
+def _pair(harvest: "xr.Dataset") -> tuple[str, str]:
+    """Return the labels of a harvest."""
+    return str(harvest["model"].values), str(harvest["dataset"].values)
+
+
+def _check_same(result: "xr.Dataset", opened: Mapping[tuple[str, str], "xr.Dataset"]) -> None:
+    """Refuse harvests that a sweep was not made from."""
+    made_from = {
+        (str(entry["model"]), str(entry["dataset"])): str(entry["fingerprint"])
+        for entry in json.loads(str(result.attrs.get("harvests_json", "[]")))
+    }
+    given = {pair: token_arrays(harvest).fingerprint for pair, harvest in opened.items()}
+    if made_from != given:
+        names = ", ".join(f"{model} on {dataset}" for model, dataset in made_from) or "nothing"
+        raise ConfigError(
+            f"the harvests are not those that the sweep was made from ({names}); give these, or "
+            "sweep again"
+        )
+
+
+def _grid_of(result: "xr.Dataset") -> Grid:
+    """Return the grid of a sweep."""
+    names = [str(name) for name in result["nll"].dims[2:]]
+    axes = tuple(Axis(name, tuple(result[name].values.tolist())) for name in names)
+    values = {axis.name: axis.values for axis in axes}
+    usual = float(result.attrs.get("baseline_epsilon", result.attrs.get("epsilon", np.nan)))
+    epsilons = values.get("epsilon", (usual,))
+    chain = str(result.attrs["chain"])
+    return Grid(
+        axes=axes,
+        chain=tuple(chain.split(",")) if chain else (),
+        epsilons=epsilons,
+        shown=int(np.argmin(np.abs(np.log(np.asarray(epsilons) / usual)))),
+        tail=str(result.attrs["tail"]),
+        tolerance=float(result.attrs.get("tolerance", 1e-4)),
+    )
+
+
+def _one(
+    grid: Grid,
+    harvest: "xr.Dataset",
+    nll: Array,
+    rules: Rules,
+    tried: Mapping[str, Array],
+    baselines: Mapping[str, Baseline],
+    level: str,
+    memory_mib: int,
+) -> Decided:
+    """Decide for one harvest."""
+    tokens, documents = token_arrays(harvest), documents_of(harvest)
+    if len(documents) < 2:
+        _LOG.warning("%s: it is a single document, which proves nothing", tokens.label)
+        return Decided(len(documents), nll.shape[1])
+    split = heldout.make_split(
+        documents, split=rules.split, fraction=rules.fraction, folds=rules.folds, seed=rules.seed
+    )
+    unsure = _sums(grid, tokens, documents, split, nll, rules, level, memory_mib)
+
+    @cache
+    def score(place: int) -> tuple[Array, Array]:
+        """Score a place of the grid on each document."""
+        return point_sums(tokens, documents, grid.point(place), chain=grid.chain, tail=grid.tail)
+
+    loss, ood = unsure.loss[:, grid.shown], unsure.ood[:, grid.shown]
+
+    def best_of(among: Array | None) -> dict[int, int]:
+        """Choose for each held-out fold."""
+        try:
+            return heldout.choose(loss, ood, unsure.weight, split.proven, rules.choice, among)
+        except ConfigError as error:
+            raise ConfigError(f"{tokens.label}: {error}") from error
+
+    chosen = best_of(None)
+    rows = {CHOSEN: heldout.held_out_sums(split, chosen, score)}
+    for name, baseline in baselines.items():
+        rows[name] = _baseline_sums(grid, tokens, documents, baseline)
+    by_sampler = {
+        name: heldout.held_out_sums(split, best_of(places), score) for name, places in tried.items()
+    }
+    if by_sampler:
+        by_sampler |= {name: rows[name] for name in REFERENCE}
+    where = np.isin(split.document_fold, split.proven)
+
+    def scored(sums: Mapping[str, tuple[Array, Array]]) -> Scored:
+        """Keep the proving documents."""
+        of_loss = np.stack([one for one, _ in sums.values()])[:, where]
+        of_ood = np.stack([one for _, one in sums.values()])[:, where]
+        return Scored(tuple(sums), of_loss, of_ood, documents.n_token[where])
+
+    return Decided(
+        n_document=len(documents),
+        n_tried=nll.shape[1],
+        unsure=unsure,
+        settings=scored(rows),
+        samplers=scored(by_sampler) if by_sampler else None,
+        split=split,
+        chosen=chosen,
+    )
+
+
+def _sums(
+    grid: Grid,
+    tokens: TokenArrays,
+    documents: Documents,
+    split: Split,
+    nll: Array,
+    rules: Rules,
+    level: str,
+    memory_mib: int,
+) -> Uncertainty:
+    """Score the grid on each group of documents; exactly where the fast way differs too much."""
+    n_group = len(split.fold)
+    weight = np.bincount(split.group, documents.n_token, n_group)
+    # Sums of each fold, four more, and those of the groups for the points near the best.
+    held = 8 * nll.size * (2 * int(split.fold.max()) + 14)
+    if held > memory_mib * 2**20 // 2:
+        raise PlanError(
+            f"the documents' sums of {nll.size:,} points take {held / 2**20:,.0f} MiB of the "
+            f"{memory_mib} MiB allowed; thin an axis, take fewer folds or raise memory_mib to "
+            f"{2 * held // 2**20 + 1}"
+        )
+    for how in (level, "factored"):
+        groups = grid_sums(
+            tokens,
+            split.group[documents.index],
+            grid.axes,
+            chain=grid.chain,
+            epsilon=grid.epsilons[grid.shown],
+            tail=grid.tail,
+            level=how,
+            memory_mib=memory_mib - held // 2**20,
+        )
+        found = uncertainty(
+            nll,
+            ((grid.rows(loss), grid.rows(ood)) for loss, ood in groups),
+            weight,
+            split.fold,
+            resamples=rules.resamples,
+            confidence=rules.confidence,
+            seed=rules.seed,
+        )
+        off = np.nanmax(np.abs(found.loss.sum(axis=0) / weight.sum() - nll))
+        # Both may be off by the tolerance, in either direction.
+        if off <= 2 * grid.tolerance:
+            return found
+        _LOG.info("%s: sums by document are off by %.2g nat; again, exactly", tokens.label, off)
+    raise AuditError(
+        f"{tokens.label}: the documents' sums differ from the sweep by {off:.2g} nat; sweep again"
+    )
+
+
+def _baseline_sums(
+    grid: Grid, tokens: TokenArrays, documents: Documents, baseline: Baseline
+) -> tuple[Array, Array]:
+    """Score a named setting; NaN where the harvest has too few alternatives for it."""
+    point = {**baseline.settings, "epsilon": grid.epsilons[grid.shown]}
+    try:
+        return point_sums(tokens, documents, point, chain=baseline.chain, tail=grid.tail)
+    except PlanError:
+        unknown = np.full(len(documents), np.nan)
+        return unknown, unknown

@@ -1,0 +1,196 @@
+"""Documents as the units of uncertainty: their sums, for single settings and for whole grids."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxsppl.schema import Array
+from jaxsppl.sweep.api import shared_tables
+from jaxsppl.sweep.data import TokenArrays
+from jaxsppl.sweep.engine import direct_probabilities, grid_means
+from jaxsppl.sweep.plan import make_plan
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from jaxsppl.sweep.plan import Axis
+
+# Most groups of documents that a grid is computed for: more only cost time.
+MOST_GROUPS = 60
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The documents of a harvest; texts that are the same, byte by byte, are one document.
+
+    Attributes
+    ----------
+    sha256 : tuple of str
+        What tells documents apart, also between models.
+    index : array
+        (token,) document of each token.
+    n_token, n_byte : array
+        (document,) float64 sizes.
+    """
+
+    sha256: tuple[str, ...]
+    index: Array
+    n_token: Array
+    n_byte: Array
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return len(self.sha256)
+
+    def sums(self, values: Array) -> Array:
+        """Return (..., document) sums of (..., token) values."""
+        flat = values.reshape(-1, len(self.index))
+        rows = [np.bincount(self.index, row, len(self)) for row in flat]
+        return np.stack(rows).reshape(*values.shape[:-1], len(self))
+
+
+def documents_of(harvest: "xr.Dataset") -> Documents:
+    """Return the documents that have tokens, in the order of the file.
+
+    Parameters
+    ----------
+    harvest : xarray.Dataset
+        As `jaxsppl.open_harvest` gives it.
+
+    Returns
+    -------
+    Documents
+    """
+    digests = [str(value) for value in harvest["document_sha256"].values.tolist()]
+    at = np.asarray(harvest["document_index"].values)
+    names = tuple(dict.fromkeys(digests[place] for place in np.unique(at)))
+    places = {name: place for place, name in enumerate(names)}
+    index = np.asarray([places.get(digest, -1) for digest in digests])[at]
+    n_byte = np.bincount(index, harvest["token_bytes"].values, len(names))
+    n_token = np.bincount(index, minlength=len(names)).astype(np.float64)
+    return Documents(names, index, n_token, n_byte)
+
+
+def shuffled(documents: Documents, seed: int) -> list[int]:
+    """Return the documents in an order that only their texts and the seed decide.
+
+    Parameters
+    ----------
+    documents : Documents
+    seed : int
+
+    Returns
+    -------
+    list of int
+        The same texts come in the same order for every model and file.
+    """
+
+    def key(place: int) -> str:
+        """Return what is as good as random."""
+        return hashlib.sha256(f"{seed} {documents.sha256[place]}".encode()).hexdigest()
+
+    return sorted(range(len(documents)), key=key)
+
+
+def tokens_at(tokens: TokenArrays, where: Array) -> TokenArrays:
+    """Return some tokens of a harvest.
+
+    Parameters
+    ----------
+    tokens : TokenArrays
+    where : array
+        (token,) bool.
+
+    Returns
+    -------
+    TokenArrays
+        `n_byte` and `fingerprint` are still those of the whole.
+    """
+    cut: dict[str, Any] = {}
+    for field in fields(tokens):
+        value = getattr(tokens, field.name)
+        if isinstance(value, np.ndarray) and value.shape[:1] == (tokens.n_token,):
+            cut[field.name] = value[where]
+    return replace(tokens, **cut)
+
+
+def point_sums(
+    tokens: TokenArrays,
+    documents: Documents,
+    point: Mapping[str, float],
+    *,
+    chain: Sequence[str],
+    tail: str,
+) -> tuple[Array, Array]:
+    """Score one setting on each document, by the definition.
+
+    Parameters
+    ----------
+    tokens : TokenArrays
+    documents : Documents
+        Of the same harvest.
+    point : mapping of str to float
+        Parameters, `epsilon` among them.
+    chain : sequence of str
+        Order of the stages.
+    tail : str
+        "bound" or "drop".
+
+    Returns
+    -------
+    loss : array
+        (document,) summed clipped losses [nat].
+    ood : array
+        (document,) summed counts.
+    """
+    settings = {name: value for name, value in point.items() if name != "epsilon"}
+    own = direct_probabilities(tokens, settings, chain=chain, tail=tail, block=512)[0]
+    loss = -np.log(np.maximum(own, point["epsilon"]))
+    return documents.sums(loss), documents.sums((own < point["epsilon"]).astype(np.float64))
+
+
+def grid_sums(
+    tokens: TokenArrays,
+    groups: Array,
+    axes: "Sequence[Axis]",
+    *,
+    chain: Sequence[str],
+    epsilon: float,
+    tail: str,
+    level: str,
+    memory_mib: int,
+) -> Iterator[tuple[Array, Array]]:
+    """Score a whole grid on one group of documents after another.
+
+    Parameters
+    ----------
+    tokens : TokenArrays
+    groups : array
+        (token,) group of each token: 0, 1, ...
+    axes : sequence of Axis
+        The grid.
+    chain, epsilon, tail, level, memory_mib
+        As in `make_plan`.
+
+    Yields
+    ------
+    loss, ood : array
+        Sums over the group's tokens, of the shape of the grid.
+    """
+    parts = [tokens_at(tokens, groups == group) for group in range(int(groups.max()) + 1)]
+    plan = make_plan(
+        parts,
+        axes,
+        chain=chain,
+        epsilon=epsilon,
+        tail=tail,
+        level=level,
+        memory_mib=memory_mib,
+    )
+    tables = shared_tables(plan)
+    for part in parts:
+        means = grid_means(plan, part, lambda _: None, tables)
+        yield means.nll * part.n_token, means.ood * part.n_token

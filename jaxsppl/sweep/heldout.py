@@ -1,0 +1,233 @@
+"""Held-out proof: settings are chosen on some documents and scored once on the others."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+
+import numpy as np
+
+from jaxsppl import parameters
+from jaxsppl.choice import Choice
+from jaxsppl.errors import ConfigError
+from jaxsppl.schema import Array
+from jaxsppl.sweep.documents import MOST_GROUPS, Documents, shuffled
+
+SPLITS = ("folds", "test")
+CHOSEN = "chosen"
+_POWER = 0.8
+
+# A setting's (document,) summed losses and counts; the setting is a place of the grid.
+Score = Callable[[int], tuple[Array, Array]]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a decision is made.
+
+    Attributes
+    ----------
+    split : {"folds", "test"}
+        Each fold of the documents is held out in its turn; or one part is, once.
+    fraction : float
+        Share of the documents that "test" holds out.
+    folds : int
+        Number of folds.
+    seed : int
+        Of the split and the resamples.
+    resamples : int
+        Of the bootstrap.
+    confidence : float
+        Of every interval and of the plateau.
+    detect : float
+        Difference that the power line is about [nat/token].
+    choice : Choice
+        What is best.
+    samplers : mapping of str to sequence of str
+        Parameters that each compared sampler may move; by default each truncation with
+        temperature, and the Beta draw.
+    """
+
+    split: str = "folds"
+    fraction: float = 0.5
+    folds: int = 5
+    seed: int = 0
+    resamples: int = 2000
+    confidence: float = 0.95
+    detect: float = 0.01
+    choice: Choice = field(default_factory=Choice)
+    samplers: Mapping[str, Sequence[str]] | None = None
+
+    def check(self) -> None:
+        """Raise a ConfigError for a value that is not allowed."""
+        if self.split not in SPLITS:
+            raise ConfigError(f"split: '{self.split}' is not allowed; it is 'folds' or 'test'")
+        rules = {
+            "fraction": (0 < self.fraction < 1, "a share above 0 and below 1"),
+            "folds": (self.folds >= 2, "at least 2"),
+            "resamples": (100 <= self.resamples <= 100_000, "from 100 to 100000"),
+            "confidence": (0.5 <= self.confidence < 1, "from 0.5 to below 1"),
+            "detect": (self.detect > 0, "above 0"),
+        }
+        for name, (allowed, words) in rules.items():
+            if not allowed:
+                raise ConfigError(f"{name}: {getattr(self, name)} is not allowed; it is {words}")
+        parameters.check_whole(self.seed, "seed")
+        self.choice.check("")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which documents choose and which prove; whole documents only.
+
+    Attributes
+    ----------
+    group : array
+        (document,) group of each document: a grid is scored by group.
+    fold : array
+        (group,) fold of each group.
+    proven : tuple of int
+        Folds that are held out, each in its turn.
+    """
+
+    group: Array
+    fold: Array
+    proven: tuple[int, ...]
+
+    @property
+    def document_fold(self) -> Array:
+        """Return the (document,) fold of each document."""
+        return self.fold[self.group]
+
+    @property
+    def n_proven(self) -> int:
+        """Return how many documents prove."""
+        return int(np.isin(self.document_fold, self.proven).sum())
+
+    @property
+    def n_choosing(self) -> int:
+        """Return how many documents choose, at least, each time."""
+        sizes = np.bincount(self.document_fold)
+        return int(len(self.group) - max(sizes[fold] for fold in self.proven))
+
+
+def make_split(
+    documents: Documents, *, split: str, fraction: float, folds: int, seed: int
+) -> Split:
+    """Split documents; only their texts and the seed decide who goes where.
+
+    Parameters
+    ----------
+    documents : Documents
+        At least two.
+    split : {"folds", "test"}
+        Every fold is held out once; or one part is.
+    fraction : float
+        Share of the documents that is held out by "test".
+    folds : int
+        Number of folds, fewer when there are fewer documents.
+    seed : int
+
+    Returns
+    -------
+    Split
+    """
+    n = len(documents)
+    n_group = min(n, MOST_GROUPS)
+    group = np.empty(n, np.int64)
+    group[shuffled(documents, seed)] = np.arange(n) % n_group
+    if split == "folds":
+        n_fold = min(folds, n_group)
+        return Split(group, np.arange(n_group) % n_fold, tuple(range(n_fold)))
+    n_test = min(max(round(fraction * n_group), 1), n_group - 1)
+    return Split(group, (np.arange(n_group) >= n_test).astype(np.int64), (0,))
+
+
+def choose(
+    loss: Array,
+    ood: Array,
+    weight: Array,
+    proven: Sequence[int],
+    choice: Choice,
+    among: Array | None = None,
+) -> dict[int, int]:
+    """Choose a grid point for each held-out fold, from the other folds alone.
+
+    Parameters
+    ----------
+    loss, ood : array
+        (fold, point) sums over the documents of each fold.
+    weight : array
+        (fold,) tokens.
+    proven : sequence of int
+        Folds that are held out.
+    choice : Choice
+        What is best.
+    among : array, optional
+        Places that were tried; all by default.
+
+    Returns
+    -------
+    dict of int to int
+        Place of the chosen point, by fold.
+    """
+    chosen: dict[int, int] = {}
+    for fold in proven:
+        # Summed, not subtracted from the total: nothing of the fold must leave a trace.
+        rest = np.arange(len(weight)) != fold
+        columns = slice(None) if among is None else among
+        tokens = weight[rest].sum()
+        place = choice.index(
+            loss[rest][:, columns].sum(axis=0) / tokens, ood[rest][:, columns].sum(axis=0) / tokens
+        )
+        chosen[fold] = place if among is None else int(among[place])
+    return chosen
+
+
+def held_out_sums(split: Split, chosen: Mapping[int, int], score: Score) -> tuple[Array, Array]:
+    """Return the sums of each proving document under the setting that was chosen without it.
+
+    Parameters
+    ----------
+    split : Split
+    chosen : mapping of int to int
+        Place of the grid by fold.
+    score : callable
+        (document,) summed losses and counts of a place of the grid.
+
+    Returns
+    -------
+    loss, ood : array
+        (document,) of all documents, NaN for those that prove nothing.
+    """
+    loss = np.full(len(split.group), np.nan)
+    ood = np.full(len(split.group), np.nan)
+    for fold, place in chosen.items():
+        where = split.document_fold == fold
+        of_all, counts = score(place)
+        loss[where], ood[where] = of_all[where], counts[where]
+    return loss, ood
+
+
+def documents_needed(se: Array, n_document: int, difference: float, confidence: float) -> Array:
+    """Return how many such documents show a difference with a power of 80 %.
+
+    Parameters
+    ----------
+    se : array
+        Standard error of the paired difference, from `n_document` documents [nat/token].
+    n_document : int
+    difference : float
+        What is to be seen [nat/token].
+    confidence : float
+        Of the two-sided interval that has to exclude 0.
+
+    Returns
+    -------
+    array
+        Numbers of documents, at least 2; NaN where the error is not known.
+    """
+    normal = NormalDist()
+    sure = normal.inv_cdf(0.5 + confidence / 2.0)
+    n = np.square((sure + normal.inv_cdf(_POWER)) * se / difference) * n_document
+    # Guenther's correction: the standard error itself has to be estimated from them.
+    return np.maximum(np.ceil(n + sure**2 / 2.0), 2.0)
