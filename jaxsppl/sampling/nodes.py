@@ -93,7 +93,7 @@ def layout(alpha: np.ndarray, beta: np.ndarray, epsilon: np.ndarray, refine: flo
     -------
     Layout
     """
-    edge_step, start_step, width_step = 0.0025 / refine, 0.02 / refine, 0.08 / refine
+    edge_step, start_step, width_step = 0.0025 / refine, 0.02 / refine, 0.06 / refine
     first = np.arcsinh(LEFT)
     # In the logit the density of the draw is at most this, so a narrower interval is clipped.
     total = alpha + beta

@@ -243,7 +243,7 @@ def make_plan(
         room = (budget - block * a_token - table) // (2 * workers * a_row)
         rows = sizes[: len(sizes) - n_draw_axis]
         # Enough rows to share a token's exponentials, few enough for the processor's caches.
-        chunk = (*_chunk(rows, max(1, min(room, 64))), *sizes[len(rows) :])
+        chunk = (*_chunk(rows, max(1, min(room, 128))), *sizes[len(rows) :])
         each = (budget - table) // (2 * workers)
         chunk, ranks = _cap_temperature(nested, chunk, block * a_token // 2, each)
         at_work = table + workers * max(a_row * math.prod(chunk[: len(rows)]), ranks)

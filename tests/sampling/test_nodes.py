@@ -104,19 +104,19 @@ def test_the_product_is_the_mean_of_the_tokens(order: tuple[str, ...]) -> None:
     with float64():
         block = candidates(logprob, actual, rank)
         grid = nodes.layout(ALPHA, BETA, LAYOUT_EPSILON, 1.0)
+        where, which = binned.spread_rows(block, axes, {}, chain=order, names=names, nodes=grid)
         total, cut = binned.accumulate(
             jnp.zeros(9 * grid.n_node, jnp.float32),
             jnp.zeros((9, 1), jnp.float32),
-            block,
-            (jnp.asarray(axes[0]), jnp.asarray(axes[1])),
-            {},
-            chain=order,
-            names=names,
-            nodes=grid,
+            where,
+            which,
+            n_node=grid.n_node,
         )
         epsilon = jnp.full(4, 0.01)
         tables = binned.tables(jnp.asarray(ALPHA), jnp.asarray(BETA), epsilon, nodes=grid)
-        loss, below = binned.products(total, *tables, n_row=9, n_scenario=1)
+        active = jnp.flatnonzero(binned.touched(total, tables[0]))
+        assert active.size < grid.n_node / 2
+        loss, below = binned.products(total, *tables, active, n_row=9, n_scenario=1)
         loss = np.asarray(loss)[:, 0] - np.log(0.01) * np.asarray(cut)
         below = np.asarray(below) + np.asarray(cut)
         for row in range(9):
