@@ -66,6 +66,9 @@ class Candidates(NamedTuple):
         (token,) 1, or 0 for padding.
     tail : Tail or None
         None when only the alternatives exist (``tail="drop"``).
+    entropy, logit_std, min_logprob : Array or None
+        (token,) of the whole vocabulary, where the harvest carries them: entropy, population
+        standard deviation of the logits, least log-probability [nat].
     """
 
     logprob: Array
@@ -74,6 +77,9 @@ class Candidates(NamedTuple):
     rank: Array
     weight: Array
     tail: Tail | None
+    entropy: Array | None = None
+    logit_std: Array | None = None
+    min_logprob: Array | None = None
 
     @property
     def inside(self) -> Array:

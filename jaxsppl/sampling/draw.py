@@ -8,10 +8,11 @@ from jax import Array
 from jaxsppl.sampling import tail as tails
 from jaxsppl.sampling.beta import log_beta_mass
 from jaxsppl.sampling.candidates import Candidates
-from jaxsppl.sampling.stages import (
+from jaxsppl.sampling.kept import (
     Kept,
     actual_outside,
     gather,
+    one_scenario,
     sums_before,
     sums_from,
     unseen_sum,
@@ -60,13 +61,13 @@ def interval(kept: Kept, block: Candidates) -> Interval:
     # Not total - before - own: near 1 that would be rounding noise, and a small `beta` shows it.
     after = gather(rest, place + 1) - gather(rest, kept.stop)
     if block.tail is not None:
-        inverse = jnp.broadcast_to(kept.inverse, block.actual.shape)
-        floor = kept.floor if kept.floor.ndim == 1 else kept.floor[tails.ESTIMATE]
+        estimate = one_scenario(kept, tails.ESTIMATE)
+        inverse = jnp.broadcast_to(estimate.inverse, block.actual.shape)
         outside = actual_outside(kept, block)
         unseen = unseen_sum(kept, block)
         # How much of the tail is likelier than an unlisted actual token, only the model can say.
         others = unseen - outside
-        share = tails.share_above(block.tail, inverse, floor, block.actual)
+        share = tails.share_above(block.tail, inverse, estimate.floor, block.actual)
         likelier = jnp.maximum(others, 0.0) * share
         is_outside = outside > 0
         before = jnp.where(is_outside, total + likelier, before)
@@ -79,7 +80,37 @@ def interval(kept: Kept, block: Candidates) -> Interval:
     # A token that was cut has no interval; its total is any number above 0.
     total = jnp.where(own > 0, total, 1.0)
     shape = (block.scenarios, *block.actual.shape)
-    return Interval(*(jnp.broadcast_to(part / total, shape) for part in (before, own, after)))
+    place = Interval(*(jnp.broadcast_to(part / total, shape) for part in (before, own, after)))
+    return place if kept.skew is None else skewed(place, kept.skew)
+
+
+def skewed(place: Interval, skew: Array) -> Interval:
+    """Return where an interval goes when the drawn point is raised to the power exp(-skew).
+
+    Parameters
+    ----------
+    place : Interval
+        Normalised masses; `own` is 0 where the token was cut.
+    skew : Array
+        () s; a point x of the interval goes to x^exp(s).
+
+    Returns
+    -------
+    Interval
+    """
+    power = jnp.exp(skew)
+    some = place.own > 0
+    first = some & (place.before <= 0)
+    low = jnp.where(some & ~first, place.before, 1.0)
+    log_low = jnp.log(low)
+    # The upper end from the side that is nearer, so that nothing cancels near 1.
+    high = jnp.where(some, place.before + place.own, 1.0)
+    near = jnp.log1p(-jnp.where(some, jnp.minimum(place.after, 0.5), 0.0))
+    log_high = jnp.where(place.after < 0.5, near, jnp.log(high))
+    before = jnp.where(first | ~some, 0.0, jnp.exp(power * log_low))
+    gain = jnp.expm1(power * jnp.log1p(jnp.where(some, place.own, 0.0) / low))
+    own = jnp.where(first, jnp.exp(power * log_high), before * gain)
+    return Interval(before, jnp.where(some, own, 0.0), -jnp.expm1(power * log_high))
 
 
 def probability(place: Interval, alpha: Array | None, beta: Array | None) -> Array:

@@ -33,10 +33,32 @@ def point(block: Candidates, chain: tuple[str, ...], values: Mapping[str, Array]
     Score
         Sums over the block's tokens.
     """
-    kept = stages.run_chain(block, chain, values)
-    place = draw.interval(kept, block)
-    probability = draw.probability(place, values.get("alpha"), values.get("beta"))
-    return score(probability, block.weight, values["epsilon"])
+    return score(probabilities(block, chain, values), block.weight, values["epsilon"])
+
+
+def probabilities(block: Candidates, chain: tuple[str, ...], values: Mapping[str, Array]) -> Array:
+    """Return what the sampling pipeline gives each actual token.
+
+    Parameters
+    ----------
+    block : Candidates
+        The positions.
+    chain : tuple of str
+        Names of stages, first applied first.
+    values : mapping of str to Array
+        () value of each parameter, `alpha` and `beta` included; missing ones are neutral.
+
+    Returns
+    -------
+    Array
+        (scenario, token) probability; over the coins of the chain, their mean.
+    """
+    draws = values.get("alpha"), values.get("beta")
+    parts = [
+        branch.weight * draw.probability(draw.interval(branch.kept, block), *draws)
+        for branch in stages.run_branches(block, chain, values)
+    ]
+    return sum(parts[1:], start=parts[0])
 
 
 @partial(jax.jit, static_argnames=("chain", "names"))

@@ -14,11 +14,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxsppl.sampling import kept as left
 from jaxsppl.sampling import stages
 from jaxsppl.sampling import tail as tails
 from jaxsppl.sampling.beta import log_beta_mass
 from jaxsppl.sampling.candidates import Candidates
-from jaxsppl.sampling.stages import Kept
+from jaxsppl.sampling.draw import Interval, skewed
+from jaxsppl.sampling.kept import Kept
 
 SMOOTH = ("temperature", "alpha", "beta")
 
@@ -42,7 +44,10 @@ class Losses(NamedTuple):
 
 
 class Masses(NamedTuple):
-    """(token,) kept mass before, on and after the actual token, all in one unit."""
+    """Kept mass before, on and after the actual token, all in one unit.
+
+    (token,), or (branch, token) where the chain tosses a coin.
+    """
 
     before: Array
     own: Array
@@ -68,7 +73,7 @@ class Chances(NamedTuple):
 
 
 def split_chain(chain: Sequence[str], over: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Split a chain at the first stage that depends on a smooth parameter.
+    """Split a chain at the first stage that depends on a smooth parameter or tosses a coin.
 
     Parameters
     ----------
@@ -83,33 +88,18 @@ def split_chain(chain: Sequence[str], over: Sequence[str]) -> tuple[tuple[str, .
         The stages before it, whose outcome can be kept, and the rest.
     """
     names = tuple(chain)
-    at = names.index("temperature") if "temperature" in over else len(names)
+    varies = [
+        stages.STAGES[name].branches or set(stages.STAGES[name].parameters) & set(over)
+        for name in names
+    ]
+    at = next((place for place, one in enumerate(varies) if one), len(names))
     return names[:at], names[at:]
-
-
-def estimate_only(kept: Kept) -> Kept:
-    """Return what a chain has left under the estimate of the unseen tail, without its brackets.
-
-    Parameters
-    ----------
-    kept : Kept
-
-    Returns
-    -------
-    Kept
-        Without scenario axes.
-    """
-    stop, floor = kept.stop, kept.floor
-    return kept._replace(
-        stop=stop if stop.ndim == 1 else stop[tails.ESTIMATE],
-        floor=floor if floor.ndim == 1 else floor[tails.ESTIMATE],
-    )
 
 
 def apply_stages(
     kept: Kept, block: Candidates, chain: Sequence[str], values: Mapping[str, Array]
 ) -> Kept:
-    """Apply further stages to what is left.
+    """Apply stages that toss no coin to what is left.
 
     Parameters
     ----------
@@ -120,18 +110,16 @@ def apply_stages(
     chain : sequence of str
         Names of stages, first applied first.
     values : mapping of str to Array
-        () value of each parameter; a stage whose parameter is missing does nothing.
+        () value of each parameter; a stage whose parameters are missing does nothing.
 
     Returns
     -------
     Kept
-        Under the estimate of the tail.
+        Under the estimate of the tail, without scenario axes.
     """
     for name in chain:
-        stage = stages.STAGES[name]
-        if all(parameter in values for parameter in stage.parameters):
-            kept = stage.apply(kept, block, *(values[parameter] for parameter in stage.parameters))
-    return estimate_only(kept)
+        kept = stages.step(name, kept, block, values)
+    return left.one_scenario(kept, tails.ESTIMATE)
 
 
 def masses(kept: Kept, block: Candidates) -> Masses:
@@ -149,26 +137,33 @@ def masses(kept: Kept, block: Candidates) -> Masses:
     Masses
         Not normalised; `own` is 0 where the token was cut.
     """
-    top = stages.top_logprob(kept, block)
-    weight = stages.weights(kept, block)
+    top = left.top_logprob(kept, block)
+    weight = left.weights(kept, block)
     rank = jnp.arange(weight.shape[-1])
     listed = (rank >= kept.start[:, None]) & (rank < kept.stop[:, None])
     place = block.rank[:, None]
     before = jnp.where(listed & (rank < place), weight, 0.0).sum(axis=-1)
     after = jnp.where(listed & (rank > place), weight, 0.0).sum(axis=-1)
     is_kept = block.inside & (block.rank >= kept.start) & (block.rank < kept.stop)
-    own = jnp.exp(jnp.minimum(kept.inverse * (block.actual - top), 0.0))
+    if kept.logit is None:
+        own = jnp.exp(jnp.minimum(kept.inverse * (block.actual - top), 0.0))
+    else:
+        own = jnp.where(rank == place, weight, 0.0).sum(axis=-1)
     own = jnp.where(is_kept, own, 0.0)
     if block.tail is not None:
         inverse = jnp.broadcast_to(kept.inverse, block.actual.shape)
-        outside = stages.actual_outside(kept, block)
+        outside = left.actual_outside(kept, block)
         rest = tails.tail_sum(block.tail, kept.inverse, kept.floor, top)[tails.ESTIMATE]
         others = jnp.maximum(rest, 0.0)
         likelier = others * tails.share_above(block.tail, inverse, kept.floor, block.actual)
         before = before + jnp.where(outside > 0, likelier, 0.0)
         after = jnp.where(outside > 0, others - likelier, jnp.maximum(after + rest, 0.0))
         own = own + outside
-    return Masses(before, own, after)
+    if kept.skew is None:
+        return Masses(before, own, after)
+    total = jnp.where(own > 0, before + own + after, 1.0)
+    place = Interval(*(part / total for part in (before, own, after)))
+    return Masses(*skewed(place, kept.skew))
 
 
 def masses_along(
@@ -177,7 +172,7 @@ def masses_along(
     chain: Sequence[str],
     values: Mapping[str, Array],
     over: Sequence[str],
-) -> tuple[Masses, Masses]:
+) -> tuple[Masses, Masses, Array | None]:
     """Return each token's masses, and their derivatives in the temperature.
 
     Parameters
@@ -195,19 +190,29 @@ def masses_along(
 
     Returns
     -------
-    tuple of Masses
-        The derivatives are zeros unless the temperature varies.
+    tuple
+        Masses; their derivatives, zeros unless the temperature varies; and (branch,) the weights
+        of the branches, None where there is one.
     """
 
-    def at(temperature: Array | None) -> Masses:
+    def at(temperature: Array | None) -> tuple[Masses, Array]:
         changed = {} if temperature is None else {"temperature": temperature}
-        return masses(apply_stages(kept, block, chain, {**values, **changed}), block)
+        branches = stages.run_branches(block, chain, {**values, **changed}, kept)
+        places = [masses(left.one_scenario(b.kept, tails.ESTIMATE), block) for b in branches]
+        if len(places) == 1:
+            return places[0], jnp.ones(1)
+        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *places)
+        return stacked, jnp.stack([branch.weight for branch in branches])
 
     if "temperature" not in over:
-        place = at(None)
-        return place, Masses(*(jnp.zeros_like(part) for part in place))
-    temperature = values["temperature"]
-    return jax.jvp(at, (temperature,), (jnp.ones_like(temperature),))
+        place, share = at(None)
+        along = Masses(*(jnp.zeros_like(part) for part in place))
+    else:
+        temperature = values["temperature"]
+        place, along, share = jax.jvp(
+            at, (temperature,), (jnp.ones_like(temperature),), has_aux=True
+        )
+    return place, along, share if place.own.ndim > 1 else None
 
 
 def losses(chances: Chances, values: Mapping[str, Array]) -> Losses:
@@ -238,13 +243,17 @@ def losses(chances: Chances, values: Mapping[str, Array]) -> Losses:
 
 
 def log_probabilities(
-    place: Masses, along: Masses, values: Mapping[str, Array], over: Sequence[str]
+    place: Masses,
+    along: Masses,
+    share: Array | None,
+    values: Mapping[str, Array],
+    over: Sequence[str],
 ) -> Chances:
     """Return what the draw gives each token.
 
     Parameters
     ----------
-    place, along : Masses
+    place, along, share
         From `masses_along`.
     values : mapping of str to Array
         () value of each parameter; alpha and beta that are missing are 1.
@@ -261,7 +270,13 @@ def log_probabilities(
     along = Masses(*(jnp.where(some, part, 0.0) for part in along))
     log_mass, slopes = _log_probability(safe, along, values, over)
     slope = jnp.stack(slopes) if slopes else jnp.zeros((0, *log_mass.shape))
-    return Chances(log_mass, slope, some)
+    if share is None:
+        return Chances(log_mass, slope, some)
+    part = jnp.where(some, share[:, None] * jnp.exp(log_mass), 0.0)
+    total = part.sum(axis=0)
+    is_kept = total > 0
+    total = jnp.where(is_kept, total, 1.0)
+    return Chances(jnp.log(total), (slope * part).sum(axis=-2) / total, is_kept)
 
 
 def _log_probability(

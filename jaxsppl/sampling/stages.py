@@ -1,39 +1,19 @@
-"""The stages of a sampling chain: each narrows the interval of kept ranks or rescales the logits.
+"""The stages of a sampling chain by name, and how a chain is applied.
 
-Every stage here keeps an interval of ranks, so the whole chain reduces a position to its bounds,
-a floor for the unseen tokens, and one inverse temperature. A neutral value changes nothing.
-
-Sources: llama.cpp `src/llama-sampler.cpp` (order and comparisons); top_p: Holtzman et al. 2019,
-arXiv:1904.09751; min_p: Nguyen et al. 2024, arXiv:2407.01082.
+Each stage narrows the interval of kept ranks or reshapes the logits without changing their order,
+so a chain reduces a position to its bounds, a floor for the unseen tokens and one inverse
+temperature. The exception is xtc, which tosses a coin: both sides are carried on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
-from jaxsppl.sampling import tail as tails
-from jaxsppl.sampling.candidates import TIE, Candidates
-
-
-class Kept(NamedTuple):
-    """What a chain has left of each position so far.
-
-    Attributes
-    ----------
-    start, stop : Array
-        (token,) the kept ranks are start, ..., stop - 1; `stop` may have a leading scenario axis.
-    floor : Array
-        (token,) unseen tokens of at least this log-probability are kept [nat]; likewise.
-    inverse : Array
-        () the inverse temperature so far.
-    """
-
-    start: Array
-    stop: Array
-    floor: Array
-    inverse: Array
+from jaxsppl.sampling import cuts, inner, reshape
+from jaxsppl.sampling.candidates import Candidates
+from jaxsppl.sampling.kept import Kept, everything
 
 
 class Stage(NamedTuple):
@@ -44,189 +24,199 @@ class Stage(NamedTuple):
     parameters : tuple of str
         The parameters that it takes, in order.
     apply : callable
-        (kept, block, *values) -> kept.
+        (kept, block, *values) -> kept; for one that branches, a list of (weight, kept).
     independent : bool
         Whether it cuts at a rank and a floor that do not depend on what other stages have cut
         off the end (only on `start`, `inverse` and the logits); of several such cuts the
         shortest holds, which lets the engine compute each value of each of them once.
+    modifiers : tuple of str
+        Further parameters, which have defaults. With one of them it is not `independent`.
+    branches : bool
+        Whether it tosses a coin, so that what is left is a mixture and no single interval.
+    needs : str
+        What it must know of all candidates, beyond the sums that the model of the tail brackets:
+        "" for nothing; "all" for each of them; "entropy", "logit_std", "min_logprob" for a
+        statistic that a harvest may carry; "number" for how many there are; "threshold" for those
+        above `xtc_threshold`; "top 100".
+    closes : bool
+        Whether it leaves listed tokens only, where it is on.
+    source : str
+        The program or paper that defines it.
     """
 
     parameters: tuple[str, ...]
-    apply: Callable[..., Kept]
+    apply: Callable[..., Any]
     independent: bool = False
+    modifiers: tuple[str, ...] = ()
+    branches: bool = False
+    needs: str = ""
+    closes: bool = False
+    source: str = ""
 
 
-def everything(block: Candidates) -> Kept:
-    """Return the state before the first stage: all tokens, at temperature 1.
+class Branch(NamedTuple):
+    """One outcome of the coins of a chain: () its weight, and what it leaves."""
+
+    weight: Array
+    kept: Kept
+
+
+_LLAMA, _HF = "llama.cpp src/llama-sampler.cpp", "transformers generation/logits_process.py"
+
+STAGES: dict[str, Stage] = {
+    "temperature": Stage(
+        ("temperature",), reshape.temperature, independent=True,
+        modifiers=("dynatemp_range", "dynatemp_exponent"), source=_LLAMA,
+    ),
+    "smoothing": Stage(
+        ("smoothing_factor",), reshape.smoothing, modifiers=("smoothing_curve",), needs="all",
+        closes=True,
+        source="text-generation-webui modules/sampler_hijack.py",
+    ),
+    "skew": Stage(("skew",), reshape.skew, source="exllamav2"),
+    "top_k": Stage(("top_k",), cuts.top_k, independent=True, closes=True, source=_LLAMA),
+    "top_k@transformers": Stage(("top_k",), cuts.top_k_with_ties, closes=True, source=_HF),
+    "top_p": Stage(("top_p",), cuts.top_p, source="arXiv:1904.09751"),
+    "top_p@sglang": Stage(("top_p",), cuts.top_p_joint, source="SGLang 0.5.23"),
+    "min_p": Stage(("min_p",), cuts.min_p, independent=True, source="arXiv:2407.01082"),
+    "typical_p": Stage(
+        ("typical_p",), inner.typical_p, needs="all", closes=True, source="arXiv:2202.00666"
+    ),
+    "typical_p@transformers": Stage(
+        ("typical_p",), inner.typical_p_with_ties, needs="all", closes=True, source=_HF
+    ),
+    "top_n_sigma": Stage(
+        ("top_n_sigma",), cuts.top_n_sigma, needs="logit_std", source="arXiv:2411.07641"
+    ),
+    "xtc": Stage(
+        ("xtc_probability",), inner.xtc, modifiers=("xtc_threshold",), branches=True,
+        needs="threshold", source="llama.cpp pull request 9742",
+    ),
+    "epsilon_cutoff": Stage(("epsilon_cutoff",), cuts.epsilon_cutoff, source="arXiv:2210.15191"),
+    "eta_cutoff": Stage(
+        ("eta_cutoff",), cuts.eta_cutoff, needs="entropy", source="arXiv:2210.15191"
+    ),
+    "top_h": Stage(
+        ("top_h",), cuts.top_h, needs="top 100", closes=True, source="arXiv:2509.02510"
+    ),
+    "p_less": Stage(("p_less",), cuts.p_less, source="arXiv:2509.23234"),
+    "p_less_norm": Stage(
+        ("p_less_norm",), cuts.p_less_norm, needs="number", source="arXiv:2509.23234"
+    ),
+    "min_k": Stage(
+        ("min_k",), cuts.min_k, needs="min_logprob", closes=True, source="arXiv:2604.11012"
+    ),
+    "tfs": Stage(
+        ("tfs",), cuts.tfs, needs="all", closes=True, source="text-generation-webui"
+    ),
+    "top_a": Stage(("top_a",), cuts.top_a, source="text-generation-webui"),
+}  # fmt: skip
+
+
+def given(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a stage takes; without any it does nothing.
 
     Parameters
     ----------
+    name : str
+        The stage.
+    values : mapping of str to Array
+        Values by parameter.
+
+    Returns
+    -------
+    dict of str to Array
+    """
+    stage = STAGES[name]
+    names = (*stage.parameters, *stage.modifiers)
+    return {parameter: values[parameter] for parameter in names if parameter in values}
+
+
+def is_independent(name: str, used: Sequence[str]) -> bool:
+    """Return whether a stage cuts independently of others when these parameters are used."""
+    stage = STAGES[name]
+    return stage.independent and not set(stage.modifiers) & set(used)
+
+
+def keeps_interval(chain: Sequence[str], used: Sequence[str]) -> bool:
+    """Return whether a chain leaves one interval of ranks when these parameters are used.
+
+    Parameters
+    ----------
+    chain : sequence of str
+        Names of stages.
+    used : sequence of str
+        Parameters that are swept or fixed.
+
+    Returns
+    -------
+    bool
+        False with xtc: the law is then a mixture, and its logarithm no function of an interval.
+    """
+    values = dict.fromkeys(used)
+    return not any(STAGES[name].branches and given(name, values) for name in chain)
+
+
+def step(name: str, kept: Kept, block: Candidates, values: Mapping[str, Array]) -> Kept:
+    """Apply one stage that does not branch.
+
+    Parameters
+    ----------
+    name : str
+        The stage.
+    kept : Kept
+        What the stages before it have left.
     block : Candidates
+        The positions.
+    values : mapping of str to Array
+        () value of each parameter; where none is the stage's, it does nothing.
 
     Returns
     -------
     Kept
     """
-    start = jnp.zeros_like(block.listed)
-    floor = jnp.full(block.actual.shape, tails.ALL, block.actual.dtype)
-    return Kept(start, block.listed, floor, jnp.ones((), block.actual.dtype))
+    taken = given(name, values)
+    return STAGES[name].apply(kept, block, **taken) if taken else kept
 
 
-def gather(values: Array, place: Array) -> Array:
-    """Return values[token, place[token]]; `place` may have a leading scenario axis.
-
-    Parameters
-    ----------
-    values : Array
-        (token, column).
-    place : Array
-        (token,) or (scenario, token) column of each token.
-
-    Returns
-    -------
-    Array
-        Of the shape of `place`.
-    """
-    if place.ndim == 1:
-        return jnp.take_along_axis(values, place[:, None], axis=-1).squeeze(-1)
-    return jnp.take_along_axis(values, place.T, axis=-1).T
-
-
-def top_logprob(kept: Kept, block: Candidates) -> Array:
-    """Return (token,) the log-probability of the likeliest kept token [nat]."""
-    return gather(block.logprob, kept.start)
-
-
-def weights(kept: Kept, block: Candidates) -> Array:
-    """Return (token, rank) weights of the listed tokens relative to the likeliest kept one.
+def run_branches(
+    block: Candidates, chain: Sequence[str], values: Mapping[str, Array], kept: Kept | None = None
+) -> list[Branch]:
+    """Apply the stages in order, following both sides of every coin.
 
     Parameters
     ----------
-    kept : Kept
-        Gives the reference and the inverse temperature.
     block : Candidates
+        The positions.
+    chain : sequence of str
+        Names of stages, first applied first.
+    values : mapping of str to Array
+        () value of each parameter; one that is missing is neutral.
+    kept : Kept, optional
+        What earlier stages have left; everything by default.
 
     Returns
     -------
-    Array
-        (token, rank) exp(b * (logprob - top)).
+    list of Branch
+        One without a coin; the weights sum to 1.
     """
-    scaled = kept.inverse * (block.logprob - top_logprob(kept, block)[:, None])
-    return jnp.exp(jnp.minimum(scaled, 0.0))
-
-
-def sums_before(weight: Array) -> Array:
-    """Return (token, rank + 1) sums of the weights before each rank."""
-    sums = jnp.cumsum(weight, axis=-1)
-    return jnp.concatenate([jnp.zeros_like(sums[:, :1]), sums], axis=-1)
-
-
-def sums_from(weight: Array) -> Array:
-    """Return (token, rank + 1) sums of the weights from each rank on."""
-    return sums_before(weight[:, ::-1])[:, ::-1]
-
-
-def temperature(kept: Kept, block: Candidates, temperature: Array) -> Kept:
-    """Divide the logits; at 0 keep the likeliest token, exact ties sharing equally."""
-    greedy = temperature <= 0
-    rank = jnp.arange(block.logprob.shape[-1])
-    equal = block.logprob == top_logprob(kept, block)[:, None]
-    ties = (equal & (rank >= kept.start[:, None])).sum(axis=-1)
-    return kept._replace(
-        stop=jnp.where(greedy, jnp.minimum(kept.stop, kept.start + ties), kept.stop),
-        floor=jnp.where(greedy, tails.NONE, kept.floor),
-        inverse=jnp.where(greedy, 1.0, kept.inverse / jnp.where(greedy, 1.0, temperature)),
-    )
-
-
-def top_k(kept: Kept, block: Candidates, top_k: Array) -> Kept:
-    """Keep the k likeliest tokens; k <= 0 is off."""
-    on = top_k > 0
-    last = kept.start + jnp.minimum(top_k, block.logprob.shape[-1]).astype(kept.start.dtype)
-    return kept._replace(
-        stop=jnp.where(on, jnp.minimum(kept.stop, last), kept.stop),
-        floor=jnp.where(on, tails.NONE, kept.floor),
-    )
-
-
-def min_p(kept: Kept, block: Candidates, min_p: Array) -> Kept:
-    """Keep tokens of at least p times the likeliest one's probability; p <= 0 is off."""
-    on = min_p > 0
-    threshold = top_logprob(kept, block) + jnp.log(jnp.where(on, min_p, 1.0)) / kept.inverse - TIE
-    count = (block.logprob >= threshold[:, None]).sum(axis=-1)
-    last = jnp.maximum(count, kept.start + 1)
-    return kept._replace(
-        stop=jnp.where(on, jnp.minimum(kept.stop, last), kept.stop),
-        floor=jnp.where(on, jnp.maximum(kept.floor, threshold), kept.floor),
-    )
-
-
-def top_p(kept: Kept, block: Candidates, top_p: Array) -> Kept:
-    """Keep the likeliest tokens, each as long as the mass before it is below p; p >= 1 is off."""
-    on = top_p < 1
-    sums = sums_before(weights(kept, block))
-    before = gather(sums, kept.start)
-    seen = gather(sums, kept.stop) - before
-    unseen = unseen_sum(kept, block)
-    target = jnp.maximum(top_p * (1.0 - TIE) * (seen + unseen), jnp.finfo(sums.dtype).tiny)
-    below = (sums[None, :, :-1] - before[:, None] < jnp.atleast_2d(target)[..., None]).sum(axis=-1)
-    count = below if target.ndim > 1 else below[0]
-    floor = kept.floor
-    if block.tail is not None:
-        share = jnp.clip((target - seen) / jnp.where(unseen > 0, unseen, 1.0), 0.0, 1.0)
-        inverse = jnp.broadcast_to(kept.inverse, block.actual.shape)
-        old = jnp.broadcast_to(kept.floor, target.shape)
-        cut = jnp.stack(
-            [
-                tails.floor_at_share(block.tail, inverse, old[index], share[index])
-                for index in range(target.shape[0])
-            ]
-        )
-        floor = jnp.where(target > seen, jnp.maximum(old, cut), tails.NONE)
-        floor = jnp.where(on, floor, old)
-    return kept._replace(
-        stop=jnp.where(on, jnp.minimum(kept.stop, jnp.maximum(count, kept.start + 1)), kept.stop),
-        floor=floor,
-    )
-
-
-def unseen_sum(kept: Kept, block: Candidates) -> Array:
-    """Return the kept unseen tokens' weight, the actual one outside the alternatives included.
-
-    Parameters
-    ----------
-    kept : Kept
-        Gives floor, reference and inverse temperature.
-    block : Candidates
-
-    Returns
-    -------
-    Array
-        (scenario, token), or (token,) zeros where only the alternatives exist.
-    """
-    if block.tail is None:
-        return jnp.zeros_like(block.actual)
-    top = top_logprob(kept, block)
-    rest = tails.tail_sum(block.tail, kept.inverse, kept.floor, top)
-    return rest + actual_outside(kept, block)
-
-
-def actual_outside(kept: Kept, block: Candidates) -> Array:
-    """Return the weight of an actual token that is kept though not listed, else 0."""
-    own = jnp.exp(jnp.minimum(kept.inverse * (block.actual - top_logprob(kept, block)), 0.0))
-    return jnp.where(~block.inside & (block.actual >= kept.floor), own, 0.0)
-
-
-STAGES: dict[str, Stage] = {
-    "temperature": Stage(("temperature",), temperature, independent=True),
-    "top_k": Stage(("top_k",), top_k, independent=True),
-    "top_p": Stage(("top_p",), top_p),
-    "min_p": Stage(("min_p",), min_p, independent=True),
-}
+    start = everything(block) if kept is None else kept
+    branches = [Branch(jnp.ones((), block.actual.dtype), start)]
+    for name in chain:
+        stage, taken = STAGES[name], given(name, values)
+        if not stage.branches or not taken:
+            branches = [b._replace(kept=step(name, b.kept, block, values)) for b in branches]
+            continue
+        branches = [
+            Branch(branch.weight * weight, left)
+            for branch in branches
+            for weight, left in stage.apply(branch.kept, block, **taken)
+        ]
+    return branches
 
 
 def run_chain(block: Candidates, chain: Sequence[str], values: Mapping[str, Array]) -> Kept:
-    """Apply the stages in order.
+    """Apply the stages of a chain that keeps one interval.
 
     Parameters
     ----------
@@ -240,10 +230,13 @@ def run_chain(block: Candidates, chain: Sequence[str], values: Mapping[str, Arra
     Returns
     -------
     Kept
+
+    Raises
+    ------
+    ValueError
+        When the chain branches; see `keeps_interval`.
     """
-    kept = everything(block)
-    for name in chain:
-        stage = STAGES[name]
-        if all(parameter in values for parameter in stage.parameters):
-            kept = stage.apply(kept, block, *(values[parameter] for parameter in stage.parameters))
-    return kept
+    branches = run_branches(block, chain, values)
+    if len(branches) > 1:
+        raise ValueError(f"the chain {chain} tosses a coin and keeps no single interval")
+    return branches[0].kept

@@ -159,8 +159,8 @@ def _objective(
         masses = over_blocks(along)
 
         def draw(index: Array) -> Any:
-            own, change = jax.tree.map(lambda leaf: leaf[index], masses)
-            return smooth.log_probabilities(own, change, point, over)
+            own, change, share = jax.tree.map(lambda leaf: leaf[index], masses)
+            return smooth.log_probabilities(own, change, share, point, over)
 
         chances = over_blocks(draw)
 

@@ -38,8 +38,8 @@ def _smooth(part: Candidates, chain: tuple[str, ...], values: Any) -> smooth.Los
     """What a search evaluates."""
     ahead, rest = smooth.split_chain(chain, OVER)
     kept = smooth.apply_stages(stages.everything(part), part, ahead, values)
-    own, along = smooth.masses_along(kept, part, rest, values, OVER)
-    return smooth.losses(smooth.log_probabilities(own, along, values, OVER), values)
+    masses = smooth.masses_along(kept, part, rest, values, OVER)
+    return smooth.losses(smooth.log_probabilities(*masses, values, OVER), values)
 
 
 def by_smooth(part: Candidates, chain: tuple[str, ...], values: dict[str, Any]) -> smooth.Losses:

@@ -8,7 +8,6 @@ from law_reference import chain_law
 from law_rows import BOTH, Array, Way, block_of, descending, each_actual
 
 from jaxsppl.sampling.precision import float64
-from jaxsppl.sampling.stages import STAGES
 
 BASE = [0.5, 0.25, 0.12, 0.08, 0.05]
 # Two orders of all stages; a shorter chain is one of them with neutral values.
@@ -271,8 +270,3 @@ def test_a_stage_listed_twice_is_applied_twice(way: Way) -> None:
     expected = chain_law(logprob[0], [(name, values[name]) for name in order])
     with float64():
         assert np.abs(way(block_of(logprob, EVERY), order, values)[0] - expected).max() < 1e-12
-
-
-def test_every_stage_names_its_own_parameters() -> None:
-    assert set(STAGES) == {"temperature", "top_k", "top_p", "min_p"}
-    assert all(stage.parameters == (name,) for name, stage in STAGES.items())
