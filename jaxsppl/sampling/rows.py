@@ -52,7 +52,7 @@ def split(chain: Sequence[str], names: Sequence[str]) -> tuple[int, tuple[str, .
         Position of the first such stage, and the axes that they own, in the order of `names`.
     """
     first = len(chain)
-    while first > 0 and STAGES[chain[first - 1]].independent:
+    while first > 0 and stages.is_independent(chain[first - 1], names):
         first -= 1
     earlier = {name for stage in chain[:first] for name in STAGES[stage].parameters}
     own = {

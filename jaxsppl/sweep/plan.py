@@ -12,6 +12,7 @@ from jaxsppl.errors import ConfigError, PlanError, suggest
 from jaxsppl.sampling.nodes import Layout, layout
 from jaxsppl.sampling.precision import float64
 from jaxsppl.sampling.rows import split
+from jaxsppl.sampling.stages import keeps_interval
 from jaxsppl.sweep.data import TokenArrays
 from jaxsppl.sweep.workers import worker_count
 
@@ -216,7 +217,13 @@ def make_plan(
     sizes = [len(axes[names.index(name)].values) for name in nested]
     n_row = math.prod(sizes[: len(sizes) - n_draw_axis])
     budget = memory_mib * _MIB - held
-    nodes = _nodes(axes, epsilon, refine) if level in ("auto", "binned") else None
+    is_one = keeps_interval(stages, names)
+    if level == "binned" and not is_one:
+        raise ConfigError(
+            "level: 'binned' needs a chain that keeps an interval of ranks, and xtc mixes two; use "
+            "'auto' or 'factored'"
+        )
+    nodes = _nodes(axes, epsilon, refine) if level in ("auto", "binned") and is_one else None
     n_draw = n_point // n_row
     # Node values of as many draws at once as fit a third of the memory; a token is spread anew
     # for each such part.
@@ -335,7 +342,7 @@ def _choose(level: str, seconds: dict[str, float], nodes: Layout | None) -> tupl
     if level != "auto":
         return level, "as asked"
     if nodes is None:
-        return "factored", "exact for each token, there is no alpha or beta axis"
+        return "factored", "exact for each token; nodes need an alpha or beta axis and no xtc"
     cheap = min(("binned", "factored"), key=lambda name: seconds[name])
     words = {
         "binned": f"{nodes.n_node:,} nodes and a matrix product",
