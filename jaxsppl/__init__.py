@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxsppl.choice import Choice as Choice
+    from jaxsppl.choice import Rules as Rules
     from jaxsppl.config import Config as Config
     from jaxsppl.config import load as load_config
     from jaxsppl.errors import JaxspplError as JaxspplError
     from jaxsppl.harvest.kld import import_kld as import_kld
     from jaxsppl.harvest.runner import harvest as harvest
+    from jaxsppl.report.page import write_report as write_report
     from jaxsppl.report.plots import plot as plot
     from jaxsppl.report.presets import import_preset as import_preset
     from jaxsppl.store import open_harvest as open_harvest
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from jaxsppl.sweep.api import sweep as sweep
     from jaxsppl.sweep.api import token_probabilities as token_probabilities
     from jaxsppl.sweep.decide import decide as decide
-    from jaxsppl.sweep.heldout import Rules as Rules
     from jaxsppl.sweep.optimize import optimize as optimize
     from jaxsppl.texts.folder import load_passages as load_passages
     from jaxsppl.texts.prepare import prepare as prepare
@@ -51,6 +52,7 @@ __all__ = (
     "save",
     "sweep",
     "token_probabilities",
+    "write_report",
 )
 
 # `harvest` and `sweep` are packages that answer calls (jaxsppl.callable_package says why).
@@ -58,7 +60,7 @@ _HOME: dict[str, tuple[str, str]] = {
     "Choice": ("jaxsppl.choice", "Choice"),
     "Config": ("jaxsppl.config", "Config"),
     "JaxspplError": ("jaxsppl.errors", "JaxspplError"),
-    "Rules": ("jaxsppl.sweep.heldout", "Rules"),
+    "Rules": ("jaxsppl.choice", "Rules"),
     "decide": ("jaxsppl.sweep.decide", "decide"),
     "explain": ("jaxsppl.sweep.api", "explain"),
     "harvest": ("jaxsppl.harvest", ""),
@@ -74,6 +76,7 @@ _HOME: dict[str, tuple[str, str]] = {
     "save": ("jaxsppl.store", "write_dataset"),
     "sweep": ("jaxsppl.sweep", ""),
     "token_probabilities": ("jaxsppl.sweep.api", "token_probabilities"),
+    "write_report": ("jaxsppl.report.page", "write_report"),
 }
 
 

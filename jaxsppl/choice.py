@@ -1,13 +1,13 @@
-"""What "best" means: the smallest nll, or a compromise with the out-of-distribution share.
-
-Arrays in, an index out; the sweep chooses by it on some of the documents, the report on all.
-"""
+"""What "best" means, and how a choice is proven; the sweep, the report and the config share it."""
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
+import msgspec
 import numpy as np
 
+from jaxsppl import parameters
 from jaxsppl.errors import ConfigError
 from jaxsppl.schema import Array
 
@@ -30,7 +30,7 @@ class Choice:
     ood_max: float | None = None
     nll_max: float | None = None
 
-    def check(self, where: str) -> None:
+    def check(self, where: str = "") -> None:
         """Raise a ConfigError for numbers that are not allowed, or for two objectives at once."""
         if not (self.ood_weight >= 0 and math.isfinite(self.ood_weight)):
             raise ConfigError(
@@ -97,3 +97,69 @@ class Choice:
                 )
             goal = np.where(ood <= self.ood_max, goal, np.inf)
         return int(np.argmin(np.where(np.isnan(goal), np.inf, goal)))
+
+
+class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a choice is proven; `[decide]` of a config.
+
+    Attributes
+    ----------
+    split : {"folds", "test"}
+        Each fold of the documents is held out in its turn; or one part is, once.
+    fraction : float
+        Share of the documents that "test" holds out.
+    folds : int
+        Number of folds.
+    seed : int
+        Of the split and the resamples.
+    resamples : int
+        Of the bootstrap.
+    confidence : float
+        Of every interval and of the plateau.
+    detect : float
+        Difference that the numbers of documents needed are about [nat/token].
+    samplers : dict of str to list of str, or None
+        Parameters that each compared sampler may move; by default each truncation with
+        temperature, and the Beta draw.
+    """
+
+    split: Literal["folds", "test"] = "folds"
+    fraction: float = 0.5
+    folds: int = 5
+    seed: int = 0
+    resamples: int = 2000
+    confidence: float = 0.95
+    detect: float = 0.01
+    samplers: dict[str, list[str]] | None = None
+
+    def check(self, where: str = "") -> None:
+        """Raise a ConfigError for a value that is not allowed."""
+        rules = {
+            "split": (self.split in ("folds", "test"), "'folds' or 'test'"),
+            "fraction": (0 < self.fraction < 1, "a share above 0 and below 1"),
+            "folds": (self.folds >= 2, "at least 2"),
+            "resamples": (100 <= self.resamples <= 100_000, "from 100 to 100000"),
+            "confidence": (0.5 <= self.confidence < 1, "from 0.5 to below 1"),
+            "detect": (self.detect > 0, "above 0"),
+        }
+        for name, (allowed, words) in rules.items():
+            if not allowed:
+                value = getattr(self, name)
+                raise ConfigError(f"{where}{name}: {value!r} is not allowed; it is {words}")
+        parameters.check_whole(self.seed, f"{where}seed")
+
+
+def recipe(rules: Rules, choice: Choice) -> str:
+    """Return what decides the numbers of a proof, as JSON text: it is kept in the file.
+
+    Parameters
+    ----------
+    rules : Rules
+    choice : Choice
+
+    Returns
+    -------
+    str
+    """
+    own = {name: getattr(rules, name) for name in Rules.__struct_fields__}
+    return msgspec.json.encode({**own, "choice": choice, "words": choice.words()}).decode()

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from jaxsppl import parameters
+from jaxsppl.choice import Choice, Rules
 from jaxsppl.errors import ConfigError, suggest
 
 
@@ -40,6 +41,10 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     all_models: bool = False
     alternatives: int = 100
     method: Literal["auto", "token-grammar", "one-token"] = "auto"
+    statistics: bool = False
+    window: int = 0
+    stride: int = 0
+    chat: bool = False
     timeout_s: float = 600.0
     patience_s: float = 300.0
 
@@ -55,10 +60,17 @@ class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[objective]`: how the text is scored."""
+    """`[objective]`: how the text is scored, and which score is best (`jaxsppl.choice`)."""
 
     epsilon: float = 0.01
     tail: Literal["bound", "drop"] = "bound"
+    ood_weight: float = 0.0
+    ood_max: float | None = None
+    nll_max: float | None = None
+
+    def choice(self) -> Choice:
+        """Return what is best."""
+        return Choice(self.ood_weight, self.ood_max, self.nll_max)
 
 
 class Optimize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,6 +79,12 @@ class Optimize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     over: list[str] = []
     starts: int = 32
     seed: int = 0
+
+
+class Decide(Rules, frozen=True, forbid_unknown_fields=True):
+    """`[decide]`: how a choice is proven; `presets` maps names to files of further settings."""
+
+    presets: dict[str, str] = msgspec.field(default_factory=dict[str, str])
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +108,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grid: dict[str, list[float]] = {}
     objective: Objective = Objective()
     optimize: Optimize = Optimize()
+    decide: Decide | None = None
     run: Run = Run()
 
     def urls(self) -> list[str]:
@@ -115,6 +134,7 @@ TABLES: dict[str, type[msgspec.Struct]] = {
     "chain": Chain,
     "objective": Objective,
     "optimize": Optimize,
+    "decide": Decide,
     "run": Run,
 }
 _KEYS = (*Config.__struct_fields__,)
@@ -314,6 +334,9 @@ def _check_values(config: Config, where: str) -> None:
     for name, order in config.chain.orders.items():
         parameters.check_order(order, used, f"{where}: chain.orders.{name}")
     parameters.parameter("epsilon").check([config.objective.epsilon], f"{where}: objective.epsilon")
+    config.objective.choice().check(f"{where}: objective.")
+    if config.decide is not None:
+        config.decide.check(f"{where}: decide.")
     least: dict[str, tuple[float, float]] = {
         "texts.prefix_chars": (config.texts.prefix_chars, 0),
         "texts.continuation_chars": (config.texts.continuation_chars, 1),
@@ -321,6 +344,8 @@ def _check_values(config: Config, where: str) -> None:
         "texts.limit": (config.texts.limit, 1),
         "texts.seed": (config.texts.seed, 0),
         "server.alternatives": (config.server.alternatives, 1),
+        "server.window": (config.server.window, 0),
+        "server.stride": (config.server.stride, 0),
         "server.timeout_s": (config.server.timeout_s, 1),
         "server.patience_s": (config.server.patience_s, 0),
         "optimize.starts": (config.optimize.starts, 1),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxsppl import store
+from jaxsppl.choice import Choice, Rules
 from jaxsppl.errors import AuditError, ConfigError, PlanError
 from jaxsppl.schema import Array
 from jaxsppl.sweep import heldout
@@ -16,7 +17,7 @@ from jaxsppl.sweep.baselines import BASELINES, VLLM, Baseline
 from jaxsppl.sweep.data import TokenArrays, token_arrays
 from jaxsppl.sweep.decided_file import REFERENCE, Decided, Grid, Scored, labelled
 from jaxsppl.sweep.documents import Documents, documents_of, grid_sums, point_sums
-from jaxsppl.sweep.heldout import CHOSEN, Rules, Split
+from jaxsppl.sweep.heldout import CHOSEN, Split
 from jaxsppl.sweep.plan import Axis
 from jaxsppl.sweep.plateau import Uncertainty, uncertainty
 from jaxsppl.sweep.samplers import default_samplers, tried_points
@@ -33,6 +34,7 @@ def decide(
     result: "xr.Dataset",
     harvests: "Harvests",
     rules: Rules | None = None,
+    choice: Choice | None = None,
     *,
     presets: Mapping[str, Baseline] | None = None,
     level: str = "auto",
@@ -48,7 +50,9 @@ def decide(
     harvests : dataset, path, glob, or an iterable of these
         Those that it was made from.
     rules : Rules, optional
-        Split, resamples, confidence and objective.
+        Split, resamples and confidence.
+    choice : Choice, optional
+        What is best; the smallest nll by default.
     presets : mapping of str to Baseline, optional
         Further settings to compare with, for example a model's own generation_config.json.
     level, memory_mib
@@ -77,8 +81,9 @@ def decide(
     -----
     The document is the unit: `docs/statistics.md` states the method and its measured coverage.
     """
-    rules = rules or Rules()
+    rules, choice = rules or Rules(), choice or Choice()
     rules.check()
+    choice.check()
     opened = {_pair(harvest): harvest for harvest in store.harvests(harvests)}
     _check_same(result, opened)
     grid = _grid_of(result)
@@ -92,11 +97,11 @@ def decide(
     for number, (pair, harvest) in enumerate(opened.items()):
         nll = result["nll"].sel(model=pair[0], dataset=pair[1]).values
         found[pair] = _one(
-            grid, harvest, grid.rows(nll), rules, tried, baselines, level, memory_mib
+            grid, harvest, grid.rows(nll), rules, choice, tried, baselines, level, memory_mib
         )
         if progress is not None:
             progress(number + 1, len(opened))
-    return labelled(result, grid, found, rules, baselines, tried)
+    return labelled(result, grid, found, rules, choice, baselines, tried)
 
 
 def _pair(harvest: "xr.Dataset") -> tuple[str, str]:
@@ -142,6 +147,7 @@ def _one(
     harvest: "xr.Dataset",
     nll: Array,
     rules: Rules,
+    choice: Choice,
     tried: Mapping[str, Array],
     baselines: Mapping[str, Baseline],
     level: str,
@@ -167,7 +173,7 @@ def _one(
     def best_of(among: Array | None) -> dict[int, int]:
         """Choose for each held-out fold."""
         try:
-            return heldout.choose(loss, ood, unsure.weight, split.proven, rules.choice, among)
+            return heldout.choose(loss, ood, unsure.weight, split.proven, choice, among)
         except ConfigError as error:
             raise ConfigError(f"{tokens.label}: {error}") from error
 

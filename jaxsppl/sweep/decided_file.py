@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxsppl import schema
+from jaxsppl.choice import Choice, Rules, recipe
 from jaxsppl.schema import Array
 from jaxsppl.sweep import bootstrap, heldout
 from jaxsppl.sweep.baselines import Baseline
 from jaxsppl.sweep.bootstrap import Resampled
-from jaxsppl.sweep.heldout import CHOSEN, Rules, Split
+from jaxsppl.sweep.heldout import CHOSEN, Split
 from jaxsppl.sweep.plan import Axis
 from jaxsppl.sweep.plateau import Uncertainty
 
@@ -134,6 +135,7 @@ def labelled(
     grid: Grid,
     found: Mapping[tuple[str, str], Decided],
     rules: Rules,
+    choice: Choice,
     baselines: Mapping[str, Baseline],
     tried: Mapping[str, Array],
 ) -> "xr.Dataset":
@@ -146,6 +148,7 @@ def labelled(
     grid : Grid
     found : mapping of (model, dataset) to Decided
     rules : Rules
+    choice : Choice
     baselines : mapping of str to Baseline
         Settings that the chosen ones are compared with.
     tried : mapping of str to array
@@ -205,7 +208,7 @@ def labelled(
         for name, of in variables.items()
     }
     attrs: dict[str, Any] = {
-        "decide_json": json.dumps(_rules_json(rules)),
+        "decide_json": recipe(rules, choice),
         "settings_json": json.dumps(
             {
                 name: {"chain": list(one.chain), "settings": dict(one.settings)}
@@ -216,15 +219,6 @@ def labelled(
         "sampler_points": max((len(places) for places in tried.values()), default=0),
     }
     return result.assign(variables).assign_coords(coords).assign_attrs(attrs)
-
-
-def _rules_json(rules: Rules) -> dict[str, Any]:
-    """Return the rules as JSON values."""
-    return {
-        **{name: getattr(rules, name) for name in ("split", "fraction", "folds", "seed")},
-        **{name: getattr(rules, name) for name in ("resamples", "confidence", "detect")},
-        "choice": rules.choice.words(),
-    }
 
 
 def _scores(

@@ -1,78 +1,20 @@
 """Held-out proof: settings are chosen on some documents and scored once on the others."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
-from jaxsppl import parameters
 from jaxsppl.choice import Choice
-from jaxsppl.errors import ConfigError
 from jaxsppl.schema import Array
 from jaxsppl.sweep.documents import MOST_GROUPS, Documents, shuffled
 
-SPLITS = ("folds", "test")
 CHOSEN = "chosen"
 _POWER = 0.8
 
 # A setting's (document,) summed losses and counts; the setting is a place of the grid.
 Score = Callable[[int], tuple[Array, Array]]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How a decision is made.
-
-    Attributes
-    ----------
-    split : {"folds", "test"}
-        Each fold of the documents is held out in its turn; or one part is, once.
-    fraction : float
-        Share of the documents that "test" holds out.
-    folds : int
-        Number of folds.
-    seed : int
-        Of the split and the resamples.
-    resamples : int
-        Of the bootstrap.
-    confidence : float
-        Of every interval and of the plateau.
-    detect : float
-        Difference that the power line is about [nat/token].
-    choice : Choice
-        What is best.
-    samplers : mapping of str to sequence of str
-        Parameters that each compared sampler may move; by default each truncation with
-        temperature, and the Beta draw.
-    """
-
-    split: str = "folds"
-    fraction: float = 0.5
-    folds: int = 5
-    seed: int = 0
-    resamples: int = 2000
-    confidence: float = 0.95
-    detect: float = 0.01
-    choice: Choice = field(default_factory=Choice)
-    samplers: Mapping[str, Sequence[str]] | None = None
-
-    def check(self) -> None:
-        """Raise a ConfigError for a value that is not allowed."""
-        if self.split not in SPLITS:
-            raise ConfigError(f"split: '{self.split}' is not allowed; it is 'folds' or 'test'")
-        rules = {
-            "fraction": (0 < self.fraction < 1, "a share above 0 and below 1"),
-            "folds": (self.folds >= 2, "at least 2"),
-            "resamples": (100 <= self.resamples <= 100_000, "from 100 to 100000"),
-            "confidence": (0.5 <= self.confidence < 1, "from 0.5 to below 1"),
-            "detect": (self.detect > 0, "above 0"),
-        }
-        for name, (allowed, words) in rules.items():
-            if not allowed:
-                raise ConfigError(f"{name}: {getattr(self, name)} is not allowed; it is {words}")
-        parameters.check_whole(self.seed, "seed")
-        self.choice.check("")
 
 
 @dataclass(frozen=True)

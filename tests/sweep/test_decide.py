@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from small import harvest
 
 import jaxsppl
-from jaxsppl.choice import Choice
+from jaxsppl.choice import Choice, Rules
 from jaxsppl.errors import ConfigError, PlanError
 from jaxsppl.sweep.baselines import Baseline
 from jaxsppl.sweep.documents import Documents, documents_of
-from jaxsppl.sweep.heldout import Rules, choose, make_split
+from jaxsppl.sweep.heldout import choose, make_split
 from jaxsppl.sweep.samplers import default_samplers, tried_points
 
 Array = np.ndarray[Any, Any]
@@ -254,14 +254,14 @@ def test_an_objective_decides_what_is_chosen() -> None:
     one = made()
     swept = jaxsppl.sweep(one, GRID)
     limit = float(swept.ood.min()) + 0.02
-    found = jaxsppl.decide(swept, one, Rules(folds=3, resamples=100, choice=Choice(ood_max=limit)))
+    found = jaxsppl.decide(swept, one, Rules(folds=3, resamples=100), Choice(ood_max=limit))
     plain = jaxsppl.decide(swept, one, Rules(folds=3, resamples=100))
     held, free = (d.heldout_ood.sel(setting="chosen").item() for d in (found, plain))
     assert held < free
     assert "ood <=" in found.attrs["decide_json"]
 
 
-REFUSED: list[tuple[Rules, str]] = [
+REFUSED: list[tuple[Rules | Choice, str]] = [
     (Rules(split="half"), "split: 'half' is not allowed"),
     (Rules(fraction=1.0), "fraction: 1.0 is not allowed"),
     (Rules(folds=1), "folds: 1 is not allowed; it is at least 2"),
@@ -269,17 +269,18 @@ REFUSED: list[tuple[Rules, str]] = [
     (Rules(confidence=95), "confidence: 95 is not allowed"),
     (Rules(detect=0), "detect: 0 is not allowed"),
     (Rules(seed=-1), "seed: -1 is not allowed"),
-    (Rules(choice=Choice(ood_max=2)), "ood_max: 2 is not allowed"),
-    (Rules(choice=Choice(ood_weight=-1)), "ood_weight: -1 is not allowed"),
-    (Rules(choice=Choice(nll_max=2, ood_max=0.1)), "nll_max: it makes ood the objective"),
-    (Rules(choice=Choice(ood_max=0.0)), "model 'tiny' on dataset 'noise': no point has ood <= 0"),
+    (Choice(ood_max=2), "ood_max: 2 is not allowed"),
+    (Choice(ood_weight=-1), "ood_weight: -1 is not allowed"),
+    (Choice(nll_max=2, ood_max=0.1), "nll_max: it makes ood the objective"),
+    (Choice(ood_max=0.0), "model 'tiny' on dataset 'noise': no point has ood <= 0"),
 ]
 
 
 @pytest.mark.parametrize(("rules", "words"), REFUSED, ids=[words for _, words in REFUSED])
-def test_refusals(rules: Rules, words: str, decided: xr.Dataset) -> None:
+def test_refusals(rules: Rules | Choice, words: str, decided: xr.Dataset) -> None:
+    given = {"choice": rules} if isinstance(rules, Choice) else {"rules": rules}
     with pytest.raises(ConfigError, match=words):
-        jaxsppl.decide(decided, made(), rules)
+        jaxsppl.decide(decided, made(), **given)
 
 
 def test_other_harvests_and_little_memory_are_refused(decided: xr.Dataset) -> None:
