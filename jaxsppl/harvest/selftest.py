@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from jaxsppl.errors import ServerError
-from jaxsppl.harvest.protocol import How, Passage, ScoredPassage, Scorer
+from jaxsppl.harvest.protocol import How, Passage, PassageError, ScoredPassage, Scorer
 
 log = logging.getLogger("jaxsppl.harvest")
 
@@ -85,8 +85,13 @@ async def prove(scorer: Scorer, passage: Passage, slot: int) -> Proof | None:
     plain = await scorer.score_as(text, slot, How())
     if plain is None:
         return None
-    hot = await scorer.score_as(text, slot, How(temperature=OTHER_TEMPERATURE))
-    cached = await scorer.score_as(text, slot, How(cache=True))
+    try:
+        hot = await scorer.score_as(text, slot, How(temperature=OTHER_TEMPERATURE))
+        cached = await scorer.score_as(text, slot, How(cache=True))
+    except PassageError as error:
+        raise ServerError(
+            f"{scorer.label}: asked again for the same text, it answers otherwise: {error}"
+        ) from error
     temperature = _differences(plain, hot)
     cache = _differences(plain, cached)
     if np.median(temperature) > MOST:

@@ -82,6 +82,8 @@ def listed_position(
             f"token {i}: {len(pairs)} alternatives came for {alternatives}; the server clamps its "
             f"lists, ask for fewer with --alternatives"
         )
+    if logprob == FLOOR:
+        pairs = [pair for pair in pairs if pair[0] != target]
     pairs.sort(key=lambda pair: -pair[1])
     return Position(
         target,

@@ -203,6 +203,12 @@ class EchoScorer(Scorer):
             self._more = {}
             reply = await self._complete(PROBE, echo=True, how=NEUTRAL)
         echoed = read(reply, PROBE)
+        most = max(len(law or ()) for law in echoed.top_logprobs)
+        if most < self._alternatives:
+            raise BadReplyError(
+                f"at most {most} alternatives come for {self._alternatives}, because it clamps its "
+                "lists or many tokens have the same text; ask for fewer with --alternatives"
+            )
         shorter = PROBE[: -len(echoed.tokens[-1])]
         generated = await self._complete(shorter, echo=False, how=NEUTRAL)
         lists = _arrays(generated).top_logprobs
