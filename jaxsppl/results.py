@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 import jaxsppl
 from jaxsppl import config, journal, parameters, schema, store
 from jaxsppl.bars import counted
+from jaxsppl.choice import recipe
 from jaxsppl.errors import ConfigError, SchemaError
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from jaxsppl.config import Config
+    from jaxsppl.report.presets import Preset
     from jaxsppl.sweep.plan import Plan
 
 
@@ -134,6 +137,8 @@ def sweep_to(
 ) -> "xr.Dataset":
     """Sweep the grid of a config over harvest files and write the result.
 
+    With `[decide]` it holds the uncertainty and the held-out proof too.
+
     Parameters
     ----------
     path : Path
@@ -164,9 +169,45 @@ def sweep_to(
             audit_points=settings.run.audit_points,
             progress=progress,
         )
+        if settings.decide is not None:
+            result = _decided(result, settings, files)
+        choice = settings.objective.choice()
+        if not choice.is_plain:
+            result = result.assign_attrs(choice_json=msgspec.json.encode(choice).decode())
         result = result.assign_attrs(config_json=config.to_json(settings))
         store.write_dataset(result, path)
     return result
+
+
+def _decided(result: "xr.Dataset", settings: "Config", files: Sequence[Path]) -> "xr.Dataset":
+    """Add what `[decide]` asks for."""
+    rules = settings.decide
+    if rules is None:
+        return result
+    presets = _presets(settings)
+    if presets:
+        place = engine("jaxsppl.sweep.placed").place_settings
+        baseline = engine("jaxsppl.sweep.baselines").Baseline
+        named = {name: baseline(one.chain, one.settings) for name, one in presets.items()}
+        result = place(result, named, [*files])
+    with counted("decide") as progress:
+        return engine("jaxsppl.sweep.decide").decide(
+            result,
+            [*files],
+            rules,
+            settings.objective.choice(),
+            level=settings.run.level,
+            memory_mib=settings.run.memory_mib,
+            progress=progress,
+        )
+
+
+def _presets(settings: "Config") -> dict[str, "Preset"]:
+    """Read the presets that `[decide]` names."""
+    from jaxsppl.report.presets import import_preset
+
+    files = settings.decide.presets if settings.decide is not None else {}
+    return {name: import_preset(file) for name, file in files.items()}
 
 
 def sweep_is_current(
@@ -199,6 +240,28 @@ def sweep_is_current(
         list(grid.items()) == list(settings.grid.items())
         and tolerance <= settings.run.tolerance
         and _made_the_same_way(contents, settings, order, files)
+        and _decided_the_same_way(contents, settings)
+    )
+
+
+def _decided_the_same_way(contents: schema.Contents, settings: "Config") -> bool:
+    """Return whether a result is proven by the config's rules, beside the same presets."""
+    rules, choice = settings.decide, settings.objective.choice()
+    kept = "" if choice.is_plain else msgspec.json.encode(choice).decode()
+    if contents.attrs.get("choice_json", "") != kept:
+        return False
+    if rules is None:
+        return True
+    try:
+        named = json.loads(str(contents.attrs.get("baselines_json", "{}")))
+    except ValueError:
+        return False
+    presets = {
+        name: {"chain": [*one.chain], "settings": dict(one.settings)}
+        for name, one in _presets(settings).items()
+    }
+    return contents.attrs.get("decide_json") == recipe(rules, choice) and all(
+        named.get(name) == one for name, one in presets.items()
     )
 
 

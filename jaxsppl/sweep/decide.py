@@ -36,7 +36,6 @@ def decide(
     rules: Rules | None = None,
     choice: Choice | None = None,
     *,
-    presets: Mapping[str, Baseline] | None = None,
     level: str = "auto",
     memory_mib: int = 1024,
     progress: Callable[[int, int], None] | None = None,
@@ -46,15 +45,13 @@ def decide(
     Parameters
     ----------
     result : xarray.Dataset
-        As `jaxsppl.sweep` gives it.
+        As `jaxsppl.sweep` gives it; settings that were placed on it are scored too.
     harvests : dataset, path, glob, or an iterable of these
         Those that it was made from.
     rules : Rules, optional
         Split, resamples and confidence.
     choice : Choice, optional
         What is best; the smallest nll by default.
-    presets : mapping of str to Baseline, optional
-        Further settings to compare with, for example a model's own generation_config.json.
     level, memory_mib
         As in `jaxsppl.sweep`.
     progress : callable, optional
@@ -92,7 +89,7 @@ def decide(
         default_samplers(grid.searched) if rules.samplers is None else rules.samplers,
         rules.seed,
     )
-    baselines = {**BASELINES, "vLLM default": VLLM, **(presets or {})}
+    baselines = _baselines(result)
     found: dict[tuple[str, str], Decided] = {}
     for number, (pair, harvest) in enumerate(opened.items()):
         nll = result["nll"].sel(model=pair[0], dataset=pair[1]).values
@@ -107,6 +104,16 @@ def decide(
 def _pair(harvest: "xr.Dataset") -> tuple[str, str]:
     """Return the labels of a harvest."""
     return str(harvest["model"].values), str(harvest["dataset"].values)
+
+
+def _baselines(result: "xr.Dataset") -> dict[str, Baseline]:
+    """Return the named settings of a sweep, and vLLM's."""
+    described = json.loads(str(result.attrs.get("baselines_json", "{}")))
+    named = {
+        str(name): Baseline(tuple(one["chain"]), {k: float(v) for k, v in one["settings"].items()})
+        for name, one in described.items()
+    }
+    return {**BASELINES, "vLLM default": VLLM, **named}
 
 
 def _check_same(result: "xr.Dataset", opened: Mapping[tuple[str, str], "xr.Dataset"]) -> None:

@@ -15,6 +15,7 @@ from jaxsppl.errors import ConfigError, PlanError
 from jaxsppl.sweep.baselines import Baseline
 from jaxsppl.sweep.documents import Documents, documents_of
 from jaxsppl.sweep.heldout import choose, make_split
+from jaxsppl.sweep.placed import place_settings
 from jaxsppl.sweep.samplers import default_samplers, tried_points
 
 Array = np.ndarray[Any, Any]
@@ -167,8 +168,8 @@ def test_texts_that_are_the_same_are_one_document() -> None:
 def test_two_copies_of_one_setting_cannot_be_told_apart() -> None:
     one = made()
     copies = {"temperature": [0.7, 1.0], "top_k": [0, 200]}  # 200 is the whole vocabulary
-    preset = {"again": Baseline((), {})}
-    found = jaxsppl.decide(jaxsppl.sweep(one, copies), one, RULES, presets=preset).squeeze()
+    swept = place_settings(jaxsppl.sweep(one, copies), {"again": Baseline((), {})}, one)
+    found = jaxsppl.decide(swept, one, RULES).squeeze()
     assert (found.nll_delta.sel(top_k=0).values == found.nll_delta.sel(top_k=200).values).all()
     assert (found.plateau.sel(top_k=0).values == found.plateau.sel(top_k=200).values).all()
     neutral, again = (found.sel(setting=name) for name in ("neutral", "again"))
