@@ -19,6 +19,7 @@ PUBLIC = {
     "explain",
     "harvest",
     "import_kld",
+    "import_preset",
     "load_config",
     "load_passages",
     "open_harvest",
@@ -29,6 +30,7 @@ PUBLIC = {
     "save",
     "sweep",
     "token_probabilities",
+    "write_report",
 }
 HEAVY = {"jax", "xarray", "matplotlib", "datasets", "aiohttp", "netCDF4", "numpy", "optax"}
 

@@ -44,6 +44,7 @@ _COMMANDS = (
     look.check,
     share.export,
     share.import_preset,
+    share.report,
 )
 for _place, _command in enumerate(_COMMANDS):
     app.command(_command, sort_key=_place)

@@ -1,4 +1,4 @@
-"""Commands that hand settings on and take them in: export, import-preset."""
+"""Commands that hand settings on and take them in: export, import-preset, report."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -131,3 +131,29 @@ def import_preset(
         },
     )
     return IncompleteError.exit_code if placed.problems else 0
+
+
+def report(
+    files: Annotated[list[Path], Parameter(negative="", metavar="FILE")],
+    /,
+    *,
+    out: Path,
+    title: str = "",
+    json: Json = False,
+) -> int:
+    """Write one self-contained page that can be sent around: tables, figures, and how to redo them.
+
+    Parameters
+    ----------
+    files
+        Sweep, optimum or harvest files.
+    out
+        The page (.html).
+    title
+        Its heading; the names of the files by default.
+    """
+    from jaxsppl.report.page import write_report
+
+    written = write_report(files, out, title=title)
+    emit(json, f"written: {written}", {"written": written})
+    return 0

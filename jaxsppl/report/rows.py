@@ -61,6 +61,12 @@ class Setting:
     gain_over_neutral: float | None
     gain_over_default: float | None
 
+    def is_open(self) -> bool:
+        """Return whether the unseen tail moves nll by what a table shows."""
+        if self.nll_lower is None or self.nll_upper is None:
+            return False
+        return self.nll_upper - self.nll_lower > 5e-5
+
 
 @dataclass(frozen=True)
 class Row:
@@ -100,6 +106,10 @@ class Row:
     def setting(self, name: str) -> Setting | None:
         """Return a setting by its name."""
         return next((setting for setting in self.settings if setting.name == name), None)
+
+    def is_bounded(self) -> bool:
+        """Return whether the unseen tail leaves the nll of any setting open."""
+        return any(setting.is_open() for setting in self.settings)
 
     def runnable(self) -> Setting | None:
         """Return the best setting that llama.cpp can run: the one that `flags` stands for."""

@@ -211,7 +211,7 @@ def _pair(row: Row, summary: SweepSummary, markdown: bool) -> list[str]:
 
 def _settings(row: Row, summary: SweepSummary, markdown: bool) -> str:
     """Return the settings of one pair; scores and parameters side by side where they fit."""
-    bounded = any(_open(setting) for setting in row.settings)
+    bounded = row.is_bounded()
     head = [("setting", ""), ("nll", "nat/token")]
     head += [("at least", "nat/token"), ("at most", "nat/token")] if bounded else []
     head += [
@@ -235,13 +235,6 @@ def _settings(row: Row, summary: SweepSummary, markdown: bool) -> str:
     return (
         aligned(head, scores, 1, markdown) + "\n\n" + aligned(parameter_head, second, 1, markdown)
     )
-
-
-def _open(setting: Setting) -> bool:
-    """Return whether the unseen tail moves nll by what the table shows."""
-    if setting.nll_lower is None or setting.nll_upper is None:
-        return False
-    return setting.nll_upper - setting.nll_lower > 5e-5
 
 
 def _scores(setting: Setting, bounded: bool) -> list[str]:

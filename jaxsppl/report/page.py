@@ -1,0 +1,318 @@
+"""A report that a person can send around: one HTML file with tables, figures and their recipes.
+
+The file asks for nothing: styles and figures are inside, and no script runs. Whatever comes from
+files is escaped by the template engine.
+"""
+
+import base64
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files as resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxsppl import __version__, schema, store
+from jaxsppl.errors import ConfigError, JaxspplError
+from jaxsppl.report.aligned import fixed, signed, significant
+from jaxsppl.report.plots import figures
+from jaxsppl.report.recipe import (
+    Recipe,
+    harvests_of,
+    optimum_recipe,
+    setting_command,
+    sweep_recipe,
+)
+from jaxsppl.report.rows import Row, SweepSummary
+from jaxsppl.report.summaries import HarvestSummary, OptimumSummary, summarise_harvest
+from jaxsppl.report.surface import value_text
+from jaxsppl.report.table import describe
+
+_DPI = 160
+_WORDS = {
+    "curve": "nll and the out-of-distribution share along temperature",
+    "heat": "nll above the best over two parameters",
+    "tradeoff": "nll against the out-of-distribution share",
+    "groups": "the named settings side by side",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture in the page: a data address, and what it shows in words."""
+
+    address: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One file in the page.
+
+    Attributes
+    ----------
+    summary : SweepSummary, OptimumSummary or HarvestSummary
+    figures : list of Figure
+    proof : list of dict
+        Held-out scores of each pair, [] when the file has none.
+    plateau : list of dict
+        What cannot be told from the best, by pair.
+    starts : list of list of str
+        Every start of an optimum.
+    recipe : Recipe or None
+    commands : list of (str, str)
+        A setting's name and the command that scores it alone.
+    provenance : list of (str, list of (str, str))
+        What each harvest is, and the file itself.
+    """
+
+    summary: SweepSummary | OptimumSummary | HarvestSummary
+    figures: list[Figure] = field(default_factory=list[Figure])
+    proof: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    plateau: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    starts: list[list[str]] = field(default_factory=list[list[str]])
+    recipe: Recipe | None = None
+    commands: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    provenance: list[tuple[str, list[tuple[str, str]]]] = field(
+        default_factory=list[tuple[str, list[tuple[str, str]]]]
+    )
+
+
+def write_report(
+    files: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], *, title: str = ""
+) -> Path:
+    """Write one self-contained page about result files.
+
+    Parameters
+    ----------
+    files : sequence of str or path
+        Sweep, optimum and harvest files.
+    out : str or path
+        The page (.html).
+    title : str
+        Heading; made from the files by default.
+
+    Returns
+    -------
+    Path
+        The page.
+
+    Raises
+    ------
+    ConfigError
+        When no file is given or the page cannot be written.
+    SchemaError
+        When a file is not whole.
+
+    Examples
+    --------
+    >>> import jaxsppl
+    >>> jaxsppl.write_report(["demo/demo.sweep.nc"], "report.html")  # doctest: +SKIP
+    """
+    if not files:
+        raise ConfigError("no file was given; name at least one sweep, optimum or harvest file")
+    import jinja2
+
+    engine = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    engine.filters |= {"fixed": fixed, "signed": signed, "significant": significant}
+    template = engine.from_string(resources("jaxsppl.report").joinpath("page.html").read_text())
+    sections = [_section(file) for file in files]
+    page = template.render(
+        title=title or f"Sampling settings: {', '.join(one.summary.file for one in sections)}",
+        sections=sections,
+        version=__version__,
+        value_text=value_text,
+    )
+    store.write_text(Path(out), page)
+    return Path(out)
+
+
+def _section(path: str | os.PathLike[str]) -> Section:
+    """Return what the page says of one file."""
+    summary, contents = describe(path), store.read_contents(path)
+    digest = [("SHA-256 of the values", str(contents.attrs.get("digest", "")))]
+    if isinstance(summary, HarvestSummary):
+        return Section(summary, provenance=[("this file", [*_harvest_facts(summary), *digest])])
+    made_by = [
+        *digest,
+        ("jaxsppl", str(contents.attrs.get("version", "unknown"))),
+        ("JAX", str(contents.attrs.get("jax_version", "unknown"))),
+    ]
+    provenance = [*_provenance(contents), ("this file", made_by)]
+    if isinstance(summary, OptimumSummary):
+        return Section(
+            summary,
+            starts=_starts(contents),
+            recipe=optimum_recipe(contents, summary.file),
+            provenance=provenance,
+        )
+    return Section(
+        summary,
+        figures=_figures(path, summary),
+        proof=_proof(contents),
+        plateau=_plateau(contents),
+        recipe=sweep_recipe(contents, summary.file),
+        commands=_commands(summary, contents),
+        provenance=provenance,
+    )
+
+
+def _figures(path: str | os.PathLike[str], summary: SweepSummary) -> list[Figure]:
+    """Return the pictures of a sweep."""
+    n_swept = sum(len(values) > 1 for values in summary.axes.values())
+    kinds = [*(["heat"] if n_swept > 1 else []), *(["curve", "tradeoff"] if n_swept else [])]
+    made: list[Figure] = []
+    for kind in (*kinds, "groups"):
+        for figure in figures(path, kind=kind):
+            target = io.BytesIO()
+            figure.savefig(target, format="png", dpi=_DPI)
+            picture = base64.b64encode(target.getvalue()).decode()
+            made.append(Figure(f"data:image/png;base64,{picture}", _WORDS[kind]))
+    return made
+
+
+def _pairs(contents: schema.Contents) -> list[tuple[tuple[int, int], str]]:
+    """Return place and name of each harvested pair."""
+    models, datasets = (contents.array(name).tolist() for name in ("model", "dataset"))
+    return [
+        ((i, j), f"{models[i]} on {datasets[j]}")
+        for i, j in np.argwhere(contents.array("n_token") > 0).tolist()
+    ]
+
+
+def _proof(contents: schema.Contents) -> list[dict[str, Any]]:
+    """Return the held-out scores of each pair, [] when the file has none."""
+    if "heldout_nll" not in contents.variables:
+        return []
+    found: list[dict[str, Any]] = []
+    for at, name in _pairs(contents):
+        n_choosing, n_proven, n_tried = (
+            int(contents.array(key)[at]) for key in ("n_choosing", "n_proven", "n_tried")
+        )
+        if n_proven <= 0:
+            continue
+        lines: list[dict[str, Any]] = []
+        for row, setting in enumerate(contents.array("setting").tolist()):
+            numbers = {
+                key: float(contents.array(f"heldout_{key}")[(*at, row)])
+                for key in ("nll", "ood", "gain", "win")
+            }
+            ends = {
+                key: contents.array(f"heldout_{key}_interval")[(*at, row)].tolist()
+                for key in ("nll", "gain")
+            }
+            needed = float(contents.array("documents_needed")[(*at, row)])
+            lines.append({"name": setting, **numbers, "ends": ends, "needed": needed})
+        found.append({"name": name, "choosing": n_choosing, "proven": n_proven,
+                      "tried": n_tried, "lines": lines})  # fmt: skip
+    return found
+
+
+def _plateau(contents: schema.Contents) -> list[dict[str, Any]]:
+    """Return how far each axis reaches among the points that cannot be told from the best."""
+    if "plateau" not in contents.variables:
+        return []
+    axes = contents.variables["nll"][0][2:]
+    found: list[dict[str, Any]] = []
+    for at, name in _pairs(contents):
+        flat = contents.array("plateau")[at].astype(bool)
+        if not flat.any():
+            continue
+        reach: list[tuple[str, str]] = []
+        for place, axis in enumerate(axes):
+            others = tuple(other for other in range(flat.ndim) if other != place)
+            values = np.sort(contents.array(axis)[flat.any(axis=others)])
+            low, high = (value_text(axis, float(value)) for value in (values[0], values[-1]))
+            reach.append((axis, low if low == high else f"{low} to {high}"))
+        found.append({"name": name, "points": int(flat.sum()), "total": flat.size, "reach": reach})
+    return found
+
+
+def _starts(contents: schema.Contents) -> list[list[str]]:
+    """Return every start of an optimum as text, a heading first."""
+    names = [str(name) for name in contents.array("parameter").tolist()]
+    lines = [["pair", "start", *(f"{name}: from, to" for name in names), "nll", "status", "steps"]]
+    for at, pair in _pairs(contents) if "n_token" in contents.variables else []:
+        for start in range(contents.sizes["start"]):
+            place = (*at, start)
+            ends = zip(
+                contents.array("initial")[place], contents.array("optimum")[place], strict=True
+            )
+            lines.append([
+                pair, str(start), *(f"{a:.5g}, {b:.6g}" for a, b in ends),
+                f"{float(contents.array('nll')[place]):.8f}",
+                str(contents.array("status")[place]), str(int(contents.array("n_step")[place])),
+            ])  # fmt: skip
+    return lines
+
+
+def _commands(summary: SweepSummary, contents: schema.Contents) -> list[tuple[str, str]]:
+    """Return for each setting of each pair the command that scores it alone."""
+    sources = {(one["model"], one["dataset"]): one["source"] for one in harvests_of(contents)}
+    return [
+        (
+            f"{setting.name}, {row.model} on {row.dataset}",
+            setting_command(
+                sources[row.model, row.dataset],
+                _acting(row, setting.name),
+                setting.chain,
+                summary.epsilon,
+                summary.tail,
+            ),
+        )
+        for row in summary.rows
+        if sources.get((row.model, row.dataset))
+        for setting in row.settings
+    ]
+
+
+def _acting(row: Row, name: str) -> dict[str, float]:
+    """Return the values of a setting that its chain and the draw make use of."""
+    from jaxsppl import parameters
+
+    setting = row.setting(name)
+    if setting is None:
+        return {}
+    stages = {parameters.base_name(stage) for stage in setting.chain} | {"draw"}
+    known = parameters.PARAMETERS
+    return {
+        key: value
+        for key, value in setting.values.items()
+        if key not in known or (known[key].stage in stages and value != known[key].neutral)
+    }
+
+
+def _provenance(contents: schema.Contents) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return what each harvest of a result is, with what its file says where that can be read."""
+    found: list[tuple[str, list[tuple[str, str]]]] = []
+    for one in harvests_of(contents):
+        facts = [("file", one["source"]), ("SHA-256 of the values", one["fingerprint"])]
+        try:
+            harvest = store.read_contents(one["source"])
+            schema.check_harvest(harvest, one["source"])
+            same = str(harvest.attrs.get("digest") or schema.digest(harvest)) == one["fingerprint"]
+            if same:
+                facts += _harvest_facts(summarise_harvest(harvest, one["source"]))
+            else:
+                facts.append(("note", "the file has changed since"))
+        except JaxspplError:
+            facts.append(("note", "the file is not where it was"))
+        found.append((f"{one['model']} on {one['dataset']}", facts))
+    return found
+
+
+def _harvest_facts(summary: HarvestSummary) -> list[tuple[str, str]]:
+    """Return what a harvest says of itself."""
+    return [
+        ("tokens", f"{summary.n_token:,} in {summary.n_document:,} documents"),
+        ("plain perplexity", significant(summary.perplexity)),
+        ("bits per byte", fixed(summary.bits_per_byte, 4)),
+        ("alternatives", f"{summary.alternatives:,} of a vocabulary of {summary.n_vocab:,}"),
+        ("mass of the alternatives", f"{100 * summary.coverage:.2f} %"),
+        *((key.replace("_", " "), str(value)) for key, value in summary.attrs.items()),
+    ]

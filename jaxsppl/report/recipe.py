@@ -1,0 +1,184 @@
+"""How to make a result again: the config and the commands that give exactly its numbers."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxsppl import schema, store
+from jaxsppl.report.surface import split_chain
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to do for the same numbers.
+
+    Attributes
+    ----------
+    config_name : str
+        Name of the config file.
+    config : str
+        Its content (TOML).
+    commands : tuple of str
+        For a POSIX shell, in order.
+    """
+
+    config_name: str
+    config: str
+    commands: tuple[str, ...]
+
+
+def harvests_of(contents: schema.Contents) -> list[dict[str, str]]:
+    """Return what a sweep or optimum says of its harvests: model, dataset, fingerprint, source.
+
+    Parameters
+    ----------
+    contents : Contents
+
+    Returns
+    -------
+    list of dict
+    """
+    try:
+        found = json.loads(str(contents.attrs.get("harvests_json", "[]")))
+        return [{key: str(value) for key, value in entry.items()} for entry in found]
+    except (ValueError, AttributeError, TypeError):
+        return []
+
+
+def sweep_recipe(contents: schema.Contents, file: str) -> Recipe:
+    """Return how a sweep is made again.
+
+    Parameters
+    ----------
+    contents : Contents
+        A checked sweep file.
+    file : str
+        Its name.
+
+    Returns
+    -------
+    Recipe
+    """
+    attrs = contents.attrs
+    grid = {name: contents.array(name).tolist() for name in contents.variables["nll"][0][2:]}
+    tables: dict[str, Mapping[str, Any]] = {
+        "chain": {"order": [*split_chain(attrs.get("chain", ""))]},
+        "grid": grid,
+        "objective": _objective(attrs, attrs.get("baseline_epsilon", 0.01)),
+        "run": {"level": attrs.get("level", "auto"), "tolerance": attrs.get("tolerance", 1e-4)},
+    }
+    if "plateau" in contents.variables:
+        tables["decide"] = _asked(attrs).get("decide", {})
+    name = store.safe_name(file.removesuffix(".sweep.nc"))
+    given = [f"{name}.toml", "--input", *(one["source"] for one in harvests_of(contents))]
+    made = ["jaxsppl", "sweep", *given, "--out", f"{name}.sweep.nc"]
+    return Recipe(
+        f"{name}.toml",
+        _toml(tables),
+        (shlex.join(made), shlex.join(["jaxsppl", "show", f"{name}.sweep.nc"])),
+    )
+
+
+def optimum_recipe(contents: schema.Contents, file: str) -> Recipe:
+    """Return how an optimum is made again.
+
+    Parameters
+    ----------
+    contents : Contents
+        A checked optimum file.
+    file : str
+        Its name.
+
+    Returns
+    -------
+    Recipe
+    """
+    attrs = contents.attrs
+    held, tried, bounds = (
+        json.loads(str(attrs.get(f"{name}_json", "{}"))) for name in ("fixed", "values", "bounds")
+    )
+    over = [str(name) for name in contents.array("parameter").tolist()]
+    tables: dict[str, Mapping[str, Any]] = {
+        "chain": {"order": [*split_chain(attrs.get("chain", ""))]},
+        "grid": {**{name: [value] for name, value in held.items()}, **tried},
+        "objective": _objective(attrs, 0.01),
+        "optimize": {
+            "over": over,
+            "starts": contents.sizes["start"],
+            **{name: attrs[name] for name in ("seed", "method", "max_steps") if name in attrs},
+            "bounds": bounds,
+        },
+    }
+    name = store.safe_name(file.removesuffix(".optimum.nc"))
+    given = [f"{name}.toml", "--input", *(one["source"] for one in harvests_of(contents))]
+    command = ["jaxsppl", "optimize", *given, "--out", f"{name}.optimum.nc"]
+    return Recipe(f"{name}.toml", _toml(tables), (shlex.join(command),))
+
+
+def setting_command(
+    harvest: str, values: Mapping[str, float], chain: Sequence[str], epsilon: float, tail: str
+) -> str:
+    """Return a command that prints the nll of one setting by the definition.
+
+    Parameters
+    ----------
+    harvest : str
+        The harvest file.
+    values : mapping of str to float
+        Parameters; those whose stage is not in the chain have no effect and are left out.
+    chain : sequence of str
+        Stages, first applied first.
+    epsilon, tail
+        As in `jaxsppl.sweep`.
+
+    Returns
+    -------
+    str
+    """
+    given = "".join(f", {name}={value!r}" for name, value in values.items())
+    code = (
+        "import jaxsppl, numpy as np; "
+        f"p = jaxsppl.token_probabilities({harvest!r}, chain={tuple(chain)!r}, tail={tail!r}"
+        f"{given}); print(-np.log(np.maximum(p.values, {epsilon!r})).mean())"
+    )
+    return shlex.join(["python", "-c", code])
+
+
+def _objective(attrs: Mapping[str, Any], epsilon: Any) -> dict[str, Any]:
+    """Return the table [objective]."""
+    return {"epsilon": attrs.get("epsilon", epsilon), "tail": attrs.get("tail", "bound")}
+
+
+def _asked(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config that the file was made from, {} when it does not say."""
+    try:
+        return json.loads(str(attrs.get("config_json", "{}")))
+    except ValueError:
+        return {}
+
+
+def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return tables as TOML; a value that is not there is left out."""
+    parts = [
+        "\n".join([f"[{name}]", *(f"{key} = {_value(value)}" for key, value in table.items())])
+        for name, table in (
+            (name, {key: value for key, value in table.items() if value is not None})
+            for name, table in tables.items()
+        )
+        if table
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _value(value: Any) -> str:
+    """Return a value as TOML; numbers as the shortest text that reads back the same."""
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{key} = {_value(one)}" for key, one in value.items())  # pyright: ignore
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_value(one) for one in value)}]"  # pyright: ignore
+    if hasattr(value, "item"):
+        value = value.item()
+    return json.dumps(value) if isinstance(value, (str, bool)) else repr(value)
