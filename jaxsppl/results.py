@@ -3,8 +3,7 @@
 import importlib
 import json
 import signal
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import msgspec
 import numpy as np
 
 import jaxsppl
-from jaxsppl import config, journal, parameters, schema, store
+from jaxsppl import config, journal, schema, store
 from jaxsppl.bars import counted
 from jaxsppl.choice import recipe
 from jaxsppl.errors import ConfigError, SchemaError
@@ -283,210 +282,22 @@ def _made_the_same_way(
         and attrs.get("chain") == ",".join(order)
         and attrs.get("tail") == settings.objective.tail
         and (epsilon == settings.objective.epsilon or "epsilon" in settings.grid)
-        and made_from == sorted(_identity(file) for file in files)
+        and made_from == sorted(harvest_identity(file) for file in files)
     )
 
 
-def _identity(file: Path) -> tuple[str, str, str]:
-    """Return what tells harvests apart: model, dataset, and the fingerprint of the content."""
+def harvest_identity(file: Path) -> tuple[str, str, str]:
+    """Return what tells harvests apart: model, dataset, and the fingerprint of the content.
+
+    Parameters
+    ----------
+    file : Path
+
+    Returns
+    -------
+    tuple of str
+    """
     contents = store.read_contents(file)
     attrs = contents.attrs
     mark = attrs.get("digest") or schema.digest(contents)
     return str(contents.array("model")), str(contents.array("dataset")), str(mark)
-
-
-# Parameters that a gradient moves; the values of all others are tried one by one.
-SMOOTH = ("temperature", "alpha", "beta")
-
-
-@dataclass(frozen=True)
-class OptimizeTask:
-    """An optimum file that is to be made.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    files : tuple of Path
-        Harvest files.
-    over : tuple of str
-        Parameters that are optimized.
-    fixed : mapping of str to float
-        Parameters that are held.
-    values : mapping of str to list of float
-        What is tried of the parameters that no gradient can move.
-    order : tuple of str
-        The chain.
-    epsilon, tail, starts, seed, pooled, memory_mib
-        As in `jaxsppl.optimize`.
-    """
-
-    path: Path
-    files: tuple[Path, ...]
-    over: tuple[str, ...]
-    fixed: Mapping[str, float]
-    values: Mapping[str, list[float]]
-    order: tuple[str, ...]
-    epsilon: float
-    tail: str
-    starts: int
-    seed: int
-    pooled: bool
-    memory_mib: int
-
-    def recipe(self) -> str:
-        """Return what decides the numbers, as text: it is kept in the file."""
-        recipe = {
-            "over": [*self.over],
-            "fixed": dict(self.fixed),
-            "values": dict(self.values),
-            "chain": [*self.order],
-            "epsilon": self.epsilon,
-            "tail": self.tail,
-            "starts": self.starts,
-            "seed": self.seed,
-            "pooled": self.pooled,
-            "version": jaxsppl.__version__,
-            "harvests": sorted(_identity(file) for file in self.files),
-        }
-        return json.dumps(recipe, sort_keys=True)
-
-    def is_current(self) -> bool:
-        """Return whether the file is there, whole, and made by this recipe."""
-        try:
-            contents = store.read_contents(self.path)
-            schema.check_optimum(contents, str(self.path))
-        except SchemaError:
-            return False
-        return contents.attrs.get("recipe_json") == self.recipe()
-
-    def write(self, csv: Path | None = None) -> None:
-        """Optimize and write the file, and every start as CSV when asked for."""
-        from jaxsppl.report import csvfile
-
-        optimize = engine("jaxsppl.sweep.optimize").optimize
-        with journal.lock(self.path), counted("optimize") as progress:
-            result = optimize(
-                [*self.files],
-                over=self.over,
-                fixed=self.fixed,
-                values=self.values,
-                chain=self.order,
-                epsilon=self.epsilon,
-                tail=self.tail,
-                starts=self.starts,
-                seed=self.seed,
-                pooled=self.pooled,
-                memory_mib=self.memory_mib,
-                progress=progress,
-            )
-            store.write_dataset(result.assign_attrs(recipe_json=self.recipe()), self.path)
-        if csv is not None:
-            csvfile.write_optimum(store.read_contents(self.path), csv)
-
-
-def optimize_task(
-    sources: Sequence[str] = (),
-    settings: "Config | None" = None,
-    *,
-    overrides: Iterable[str] = (),
-    inputs: Iterable[str] = (),
-    over: Sequence[str] | None = None,
-    fixed: Mapping[str, float | str] | None = None,
-    starts: int | None = None,
-    seed: int | None = None,
-    pooled: bool = False,
-    out: Path | None = None,
-) -> OptimizeTask:
-    """Put together what is optimized: a config, harvest files, or a config with some changes.
-
-    Parameters
-    ----------
-    sources : sequence of str
-        One config (.toml), or harvest files, folders and patterns.
-    settings : Config, optional
-        Instead of a config file.
-    overrides, inputs : iterable of str
-        As in `config.load` and `input_files`.
-    over : sequence of str, optional
-        Parameters; those of the config, else temperature, alpha and beta.
-    fixed : mapping, optional
-        Parameters that are held, beside the config's axes of one value. Of top_k, min_p and
-        top_p the values of the config's axis are tried one by one.
-    starts, seed : int, optional
-        Those of the config by default.
-    pooled : bool
-        Whether all datasets of a model are optimized together too.
-    out : Path, optional
-        The file; ``run.out/NAME.optimum.nc`` by default.
-
-    Returns
-    -------
-    OptimizeTask
-
-    Raises
-    ------
-    ConfigError
-        For an unknown parameter, or when temperature, alpha or beta have several values and are
-        not optimized: it is not clear which one to hold.
-    """
-    given = [*inputs]
-    if settings is None and any(source.endswith(".toml") for source in sources):
-        if len(sources) > 1:
-            raise ConfigError("optimize takes one config, or harvest files; not several kinds")
-        settings = config.load(sources[0], overrides)
-    elif settings is None:
-        raw: dict[str, Any] = {"name": "harvests"}
-        for override in overrides:
-            config.apply_override(raw, override)
-        settings = config.build(raw, "optimize")
-        given = [*sources, *given]
-    if over is not None and not over:
-        raise ConfigError("--over: it is empty; name at least one parameter, as temperature")
-    names = list(over or settings.optimize.over or SMOOTH)
-    for name in names:
-        parameters.parameter(name, "--over")
-    held = {
-        name: config.axis(name, _number(value), f"--fixed {name}")[0]
-        for name, value in (fixed or {}).items()
-    }
-    values: dict[str, list[float]] = {}
-    for name, axis in settings.grid.items():
-        if name in held or name == "epsilon":
-            continue
-        if name not in names and len(axis) == 1:
-            held[name] = axis[0]
-        elif name not in SMOOTH:
-            values[name] = axis
-            names += [name] if name not in names else []
-        elif name not in names:
-            raise ConfigError(
-                f"config '{settings.name}': grid.{name} has {len(axis)} values and is not "
-                f"optimized; hold one, for example --fixed {name}={axis[0]:g}"
-            )
-    used = [*names, *held]
-    order = settings.order() if settings.chain.order or settings.chain.orders else None
-    return OptimizeTask(
-        path=out or Path(settings.run.out) / f"{store.safe_name(settings.name)}.optimum.nc",
-        files=tuple(input_files(settings, given)),
-        over=tuple(names),
-        fixed=held,
-        values=values,
-        order=parameters.check_order(
-            parameters.default_order(used) if order is None else order, used, "chain"
-        ),
-        epsilon=settings.objective.epsilon,
-        tail=settings.objective.tail,
-        starts=settings.optimize.starts if starts is None else starts,
-        seed=settings.optimize.seed if seed is None else seed,
-        pooled=pooled,
-        memory_mib=settings.run.memory_mib,
-    )
-
-
-def _number(value: float | str) -> float | str:
-    """Return the number that a text stands for, or the text, which the check then names."""
-    try:
-        return float(value)
-    except ValueError:
-        return value

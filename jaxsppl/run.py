@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from jaxsppl import journal, schema, store
 from jaxsppl.bars import counted, harvest_bar
 from jaxsppl.errors import ConfigError, SchemaError, ServerError
+from jaxsppl.optimum_task import optimize_task
 from jaxsppl.report.rows import SweepSummary
-from jaxsppl.results import optimize_task, sweep_is_current, sweep_paths, sweep_to
+from jaxsppl.results import sweep_is_current, sweep_paths, sweep_to
 
 if TYPE_CHECKING:
     from jaxsppl.config import Config

@@ -106,10 +106,10 @@ def optimize(
     csv
         Write every start to this CSV file too.
     """
-    from jaxsppl import results
+    from jaxsppl.optimum_task import optimize_task
     from jaxsppl.report.table import describe, render, to_data
 
-    task = results.optimize_task(
+    task = optimize_task(
         [str(source) for source in sources],
         overrides=overrides or (),
         inputs=inputs or (),
