@@ -211,7 +211,7 @@ class Client:
             return msgspec.json.decode(reply, type=kind)  # pyright: ignore[reportPossiblyUnboundVariable]
         except msgspec.ValidationError as error:
             raise BadReplyError(f"{path} answered something unexpected: {error}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadReplyError(f"{path} did not answer JSON ({error})") from error
 
     async def _once(
@@ -282,7 +282,7 @@ class Client:
             inner = body.error if body.error is not None else body.message or body.detail
             text = inner.get("message", inner) if isinstance(inner, dict) else inner
             said = str(text)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             page = content.lstrip()[:1] == b"<"
             said = "a web page" if page else content[:200].decode("utf-8", "replace")
         key = os.environ.get(KEY, "").strip()

@@ -65,6 +65,7 @@ SETTINGS: Mapping[str, Any] = {
         "stop_type",
         "truncated",
         "tokens_evaluated",
+        "model",
     ],
 }
 # Measured: 105 bytes for an alternative; long pieces repeat their bytes as numbers.
@@ -89,6 +90,7 @@ class _Completion(msgspec.Struct):
     stop_type: str = "limit"
     truncated: bool = False
     tokens_evaluated: int | None = None
+    model: str = ""
 
 
 @dataclass
@@ -113,6 +115,7 @@ class Forcing:
     n_vocab: int = 0
     alternatives: int = 1
     method: str = field(default=TOKEN_GRAMMAR)
+    answering: str = ""
 
     async def choose(self, wanted: str, prompt: Sequence[int], targets: Sequence[int]) -> str:
         """Find out, once, whether the server knows token grammars.
@@ -308,6 +311,9 @@ class Forcing:
             limit=(1 << 20) + n_predict * (n_probs + 1) * ALTERNATIVE_BYTES,
         )
         walk.begun = True
+        self.answering = self.answering or reply.model
+        if reply.model != self.answering:
+            raise PassageError(f"the model '{reply.model}' answered, not '{self.answering}'")
         if reply.truncated:
             raise PassageError("the server ran out of context and cut the text off")
         if reply.tokens_evaluated not in {None, at}:
@@ -327,8 +333,11 @@ class Forcing:
                     f"build {self.build} sends probabilities after sampling, not log-probabilities "
                     "of the model; use a newer llama.cpp"
                 )
-            if entry.logprob is None or entry.top_logprobs is None:
-                raise BadReplyError(f"build {self.build} sent an entry without logprob or list")
+            if entry.logprob is None or not entry.top_logprobs:
+                raise BadReplyError(
+                    f"build {self.build} sent an entry without logprob or list; tokens that are "
+                    "drafted (speculative decoding) have none"
+                )
         return entries
 
     @staticmethod

@@ -158,7 +158,10 @@ def scored_passage(
         n = len(position.top_ids)
         if not 0 < n <= alternatives:
             raise PassageError(f"token {i}: {n} alternatives came, expected {alternatives}")
-        row_ids = np.asarray(position.top_ids, np.int64)
+        try:
+            row_ids = np.asarray(position.top_ids, np.int64)
+        except OverflowError:
+            raise PassageError(f"token {i}: an alternative's id is no 64-bit number") from None
         row = np.asarray(position.top_logprobs, np.float64)
         rank[i], logprob[i] = _check_row(i, target, position.logprob, row_ids, row, n_vocab)
         listed = row > SENTINEL

@@ -61,6 +61,7 @@ class StandIn:
     bos: bool = True
     grammars: bool = True
     meta: bool = True
+    speculative: bool = False
     key: str = ""
     loading: int = 0
     delay_s: float = 0.0
@@ -76,6 +77,7 @@ class StandIn:
         app = web.Application(middlewares=[self._guard], client_max_size=1 << 26)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/props", self._props)
+        app.router.add_get("/slots", self._slots)
         app.router.add_post("/models/load", self._load)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/completion", self._completion)
@@ -86,6 +88,7 @@ class StandIn:
         @web.middleware
         async def guard(request: web.Request, handler: Any) -> web.StreamResponse:
             self.paths.append(request.path)
+            self.request = request
             wanted = f"Bearer {self.key}"
             if self.key and request.headers.get("Authorization") != wanted:
                 return error(401, "Invalid API Key", "authentication_error")
@@ -149,6 +152,11 @@ class StandIn:
                 "build_info": self.build,
             }
         )
+
+    async def _slots(self, request: web.Request) -> web.Response:
+        slots = [{"id": i, "n_ctx": self.n_ctx, "speculative": self.speculative,
+                  "is_processing": False} for i in range(self.slots)]  # fmt: skip
+        return self._unrouted(request.query.get("model")) or web.json_response(slots)
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -219,10 +227,12 @@ class StandIn:
             "stop_type": "limit",
             "truncated": False,
             "tokens_evaluated": len(body["prompt"]),
+            "model": body.get("model", self.name),
         }
         if entries:
             answer["completion_probabilities"] = entries
-        return answer
+        wanted = body.get("response_fields") or answer
+        return {name: value for name, value in answer.items() if name in wanted}
 
     def _forced(self, body: Json) -> list[int] | web.Response:
         if "grammar" in body:

@@ -64,9 +64,17 @@ class _Props(msgspec.Struct):
     build_info: str = "unknown"
 
 
+class _Slot(msgspec.Struct):
+    speculative: bool = False
+
+
 class _Piece(msgspec.Struct):
     id: int
     piece: str | list[int]
+
+
+class _Prompt(msgspec.Struct):
+    prompt: str
 
 
 class _Tokens(msgspec.Struct):
@@ -232,6 +240,7 @@ class LlamaCppServer(Server):
 class LlamaCppScorer(TokenScorer):
     """One model of one llama-server."""
 
+    abilities = TokenScorer.abilities | {"chat"}
     too_long = "give the server a larger --ctx-size or shorten the passage"
 
     def __init__(
@@ -241,10 +250,9 @@ class LlamaCppScorer(TokenScorer):
         options: Options,
         figures: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(options)
         self._client = client
         self._offer = offer
-        self._options = options
         self._figures = figures
         self._model: Mapping[str, str] = {"model": offer.id} if offer.router else {}
         self._forcing: Forcing | None = None
@@ -278,6 +286,7 @@ class LlamaCppScorer(TokenScorer):
 
     async def _identify(self) -> Identity:
         props = await self._client.ask("/props", _Props, query=self._model)
+        await self._check_speculation()
         n_vocab, figures = await self._figures(self._offer)
         lead = await self._lead_tokens()
         words = await self.tokenize("a b c d e")
@@ -309,20 +318,56 @@ class LlamaCppScorer(TokenScorer):
             details={**figures, "lead_tokens": " ".join(map(str, lead))},
         )
 
+    async def _check_speculation(self) -> None:
+        """Refuse a server that drafts tokens: what it reports of them is not the model's."""
+        try:
+            slots = await self._client.ask("/slots", list[_Slot], query=self._model, limit=1 << 26)
+        except (RefusedError, BadReplyError):
+            return  # the route may be switched off
+        if any(slot.speculative for slot in slots):
+            raise ServerError(
+                f"{self.label} drafts tokens (speculative decoding), and their log-probabilities "
+                "are not the model's; start it without a draft model"
+            )
+
     async def _lead_tokens(self) -> tuple[int, ...]:
         """Return the tokens that the model wants before a text; those after it are left off."""
         bare = [t.id for t in await self.tokenize("a")]
         dressed = [t.id for t in await self.tokenize("a", add_special=True)]
         return lead_tokens(bare, dressed)
 
-    async def tokenize(self, text: str, *, add_special: bool = False) -> list[Token]:
-        """Return the tokens of a text, with their bytes; special tokens in it stay text.
+    async def chat(self, message: str) -> list[int]:
+        """Return the ids of a user's message in the model's template; see `TokenScorer.chat`.
+
+        Parameters
+        ----------
+        message : str
+
+        Returns
+        -------
+        list of int
+        """
+        reply = await self._client.ask(
+            "/apply-template",
+            _Prompt,
+            body={"messages": [{"role": "user", "content": message}], **self._model},
+            limit=(1 << 20) + 16 * len(message),
+        )
+        tokens = await self.tokenize(reply.prompt, add_special=True, parse_special=True)
+        return [token.id for token in tokens]
+
+    async def tokenize(
+        self, text: str, *, add_special: bool = False, parse_special: bool = False
+    ) -> list[Token]:
+        """Return the tokens of a text, with their bytes.
 
         Parameters
         ----------
         text : str
         add_special : bool
             With the tokens that the model wants around a text.
+        parse_special : bool
+            Special tokens in it are these tokens; else they stay text.
 
         Returns
         -------
@@ -334,7 +379,7 @@ class LlamaCppScorer(TokenScorer):
             body={
                 "content": text,
                 "add_special": add_special,
-                "parse_special": False,
+                "parse_special": parse_special,
                 "with_pieces": True,
                 **self._model,
             },
