@@ -245,6 +245,10 @@ def harvest_texts(
                 all_models=server.all_models,
                 alternatives=server.alternatives,
                 method=server.method,
+                statistics=server.statistics,
+                window=server.window,
+                stride=server.stride,
+                chat=server.chat,
                 timeout_s=server.timeout_s,
                 # Who has harvests need not wait minutes for a server that is switched off.
                 patience_s=min(server.patience_s, 5.0) if there else server.patience_s,
@@ -272,6 +276,12 @@ def _present(settings: "Config", dataset: str, passages: "Sequence[Passage]") ->
     from jaxsppl.harvest.records import texts_digest
 
     texts = texts_digest(passages)
+    server = settings.server
+    read = {
+        "window": server.window,
+        "stride": server.stride or server.window // 2,
+        "chat": int(server.chat),
+    }
     found: dict[str, Path] = {}
     for file in sorted(Path(settings.run.out).glob("*.harvest.nc")):
         try:
@@ -280,11 +290,13 @@ def _present(settings: "Config", dataset: str, passages: "Sequence[Passage]") ->
             made_from = json.loads(str(contents.attrs.get("config_json", "{}")))
         except (SchemaError, ValueError):
             continue  # `harvest` says what is wrong when it comes to that file
-        most = min(settings.server.alternatives, int(contents.attrs["n_vocab"]))
+        most = min(server.alternatives, int(contents.attrs["n_vocab"]))
         if (
             str(contents.array("dataset")) == dataset
             and made_from.get("texts_sha256") == texts
             and contents.sizes["rank"] == most
+            and all(made_from.get(key, 0) == value for key, value in read.items())
+            and ("log_partition" in contents.variables or not server.statistics)
             and not int(contents.attrs.get("n_failed", 0))
         ):
             found[str(contents.array("model"))] = file

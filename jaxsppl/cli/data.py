@@ -105,6 +105,10 @@ def harvest(
     all_models: Annotated[bool, Flag] = False,
     alternatives: Whole = 100,
     method: Literal["auto", "token-grammar", "one-token"] = "auto",
+    statistics: Annotated[bool, Flag] = False,
+    window: Whole = 0,
+    stride: Whole = 0,
+    chat: Annotated[bool, Flag] = False,
     parallel: Whole | None = None,
     timeout_s: float = 600.0,
     patience_s: float = 300.0,
@@ -135,6 +139,14 @@ def harvest(
         How many of the likeliest tokens are kept at each place.
     method
         How the text is forced on the server; auto tries them in this order.
+    statistics
+        Keep what some samplers need of the whole vocabulary; llama.cpp sends all of it then.
+    window
+        Score texts of any length in windows of so many tokens.
+    stride
+        Tokens that each window scores; half the window by default.
+    chat
+        The prefix is a user's message in the model's chat template, the continuation the answer.
     parallel
         Requests in flight at each server; its slots by default.
     timeout_s
@@ -166,6 +178,10 @@ def harvest(
                 all_models=all_models,
                 alternatives=alternatives,
                 method=method,
+                statistics=statistics,
+                window=window,
+                stride=stride,
+                chat=chat,
                 parallel=parallel,
                 timeout_s=timeout_s,
                 patience_s=patience_s,

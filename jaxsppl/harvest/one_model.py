@@ -178,7 +178,35 @@ async def harvest_model(settings: Settings, model: str, members: Members) -> Har
 
 async def _open(settings: Settings, server: Server, offer: Offer) -> Scorer:
     """Make a model of a server ready, waiting while it loads."""
-    return await patiently(lambda: server.open(offer, settings.options), settings)
+    scorer = await patiently(lambda: server.open(offer, settings.options), settings)
+    check_able(scorer, settings.options)
+    return scorer
+
+
+def check_able(scorer: Scorer, options: Options) -> None:
+    """Check that a server can read the passages as they are to be read.
+
+    Parameters
+    ----------
+    scorer : Scorer
+    options : Options
+
+    Raises
+    ------
+    ServerError
+        Saying what it cannot.
+    """
+    unable = sorted(set(options.marks()) - scorer.abilities)
+    if unable:
+        raise ServerError(
+            f"{scorer.label}: the protocol {scorer.identity.protocol} knows no "
+            f"--{', no --'.join(unable)}; leave it out, or take another protocol"
+        )
+    if options.window and options.window > scorer.identity.n_context - 1:
+        raise ServerError(
+            f"{scorer.label}: a window of {options.window} tokens does not fit in its "
+            f"{scorer.identity.n_context} of context, less 1; take a smaller --window"
+        )
 
 
 def mark(config: Mapping[str, Any]) -> str:

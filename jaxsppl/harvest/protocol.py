@@ -181,12 +181,15 @@ class Scorer(abc.ABC):
         Passages that it scores at once.
     ahead : int
         Workers for each slot: 2 where one passage is made ready while another is scored.
+    abilities : set of str
+        Marks of `Options` that it knows.
     """
 
     label: str
     identity: Identity
     slots: int
     ahead: int = 1
+    abilities: frozenset[str] = frozenset()
 
     @abc.abstractmethod
     async def score(self, passage: Passage, slot: int) -> ScoredPassage:

@@ -35,6 +35,10 @@ def harvest(
     all_models: bool = False,
     alternatives: int = 100,
     method: str = "auto",
+    statistics: bool = False,
+    window: int = 0,
+    stride: int = 0,
+    chat: bool = False,
     parallel: int | None = None,
     timeout_s: float = 600.0,
     patience_s: float = 300.0,
@@ -70,6 +74,16 @@ def harvest(
         K, the alternatives kept for each token; at most the vocabulary is used.
     method : str
         "auto", "token-grammar" or "one-token" (llama.cpp).
+    statistics : bool
+        Keep what samplers need of the whole vocabulary: `log_partition`, `entropy`, `logit_std`,
+        `min_logprob`. The protocol "transformers" always does; llama.cpp then sends the whole
+        vocabulary for each token, and a warning tells what that costs.
+    window, stride : int
+        Score texts of any length in windows of so many tokens, each of which scores `stride` new
+        ones, half of it by default. 0: a text that does not fit into the context is refused.
+    chat : bool
+        Give the prefix as a user's message in the model's chat template, and score the
+        continuation as the answer.
     parallel : int, optional
         Requests in flight on each server; as many as it has slots when missing. One is the way to
         results that repeat bit for bit on servers whose arithmetic depends on the batch.
@@ -104,6 +118,10 @@ def harvest(
         all_models=all_models,
         alternatives=alternatives,
         method=method,
+        statistics=statistics,
+        window=window,
+        stride=stride,
+        chat=chat,
         parallel=parallel,
         timeout_s=timeout_s,
         patience_s=patience_s,
@@ -130,6 +148,10 @@ async def harvest_async(
     all_models: bool = False,
     alternatives: int = 100,
     method: str = "auto",
+    statistics: bool = False,
+    window: int = 0,
+    stride: int = 0,
+    chat: bool = False,
     parallel: int | None = None,
     timeout_s: float = 600.0,
     patience_s: float = 300.0,
@@ -140,8 +162,8 @@ async def harvest_async(
 
     Parameters
     ----------
-    passages, servers, out, dataset, protocol, models, all_models, alternatives, method, parallel, \
-timeout_s, patience_s, force, progress
+    passages, servers, out, dataset, protocol, models, all_models, alternatives, method, \
+statistics, window, stride, chat, parallel, timeout_s, patience_s, force, progress
         As in `harvest`.
 
     Returns
@@ -157,6 +179,11 @@ timeout_s, patience_s, force, progress
     for name, value in (("alternatives", alternatives), ("parallel", parallel)):
         if value is not None and (isinstance(value, bool) or value < 1):
             raise ConfigError(f"{name} is {value}; give a whole number of at least 1")
+    if window < 0 or window == 1 or stride < 0 or stride >= max(window, 1):
+        raise ConfigError(
+            f"window {window} and stride {stride} are not allowed; the stride is smaller than the "
+            "window, which has at least 2 tokens or is 0"
+        )
     check_positive(timeout_s, "timeout_s")
     if not 0 <= patience_s < math.inf:
         raise ConfigError(f"patience_s: {patience_s} is not allowed; it is a number of at least 0")
@@ -164,7 +191,7 @@ timeout_s, patience_s, force, progress
         passages=passages,
         out=Path(out),
         dataset=dataset,
-        options=Options(alternatives, method),
+        options=Options(alternatives, method, statistics, window, stride or window // 2, chat),
         parallel=parallel,
         patience_s=patience_s,
         force=force,

@@ -6,17 +6,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxsppl.harvest.alignment import split, text_bytes
+from jaxsppl.harvest.alignment import Split, split, text_bytes
 from jaxsppl.harvest.client import BadReplyError, RefusedError
 from jaxsppl.harvest.protocol import (
     NEUTRAL,
     How,
+    Options,
     Passage,
     PassageError,
     ScoredPassage,
     Scorer,
 )
 from jaxsppl.harvest.validate import Position, scored_passage
+from jaxsppl.harvest.windows import Window, windows
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,15 @@ class Token:
     id: int
     piece: bytes
     whole: bool = True
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A passage as tokens: those before every window, those of the text, where scoring begins."""
+
+    lead: tuple[int, ...]
+    tokens: list[Token]
+    cut: Split
 
 
 class TokenScorer(Scorer):
@@ -42,11 +53,13 @@ class TokenScorer(Scorer):
     """
 
     ahead = 2
+    abilities = frozenset({"window", "stride"})
     lead: tuple[int, ...] = ()
     alternatives: int = 1
     too_long: str = "shorten the passage"
 
-    def __init__(self) -> None:
+    def __init__(self, options: Options) -> None:
+        self._options = options
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def score(self, passage: Passage, slot: int) -> ScoredPassage:
@@ -76,35 +89,78 @@ class TokenScorer(Scorer):
         -------
         ScoredPassage
         """
-        prefix = text_bytes("prefix", passage.prefix)
-        continuation = text_bytes("continuation", passage.continuation)
         try:
-            tokens = await self.tokenize(passage.prefix + passage.continuation)
-            cut = split([t.piece for t in tokens], prefix, continuation, lead=bool(self.lead))
-            ids = [*self.lead, *(token.id for token in tokens)]
-            whole = [*(True for _ in self.lead), *(token.whole for token in tokens)]
-            start = len(self.lead) + cut.start
-            if len(ids) > self.identity.n_context - 1:
-                raise PassageError(
-                    f"{start} tokens of context and {len(ids) - start} to score do not fit in the "
-                    f"{self.identity.n_context} of a slot, less 1; {self.too_long}"
-                )
+            read = await self._read(passage)
             # The next passage is tokenised, and the last one checked, while the server is busy.
             async with self._turns[slot]:
-                positions = await self.positions(ids, whole, start, slot, how)
+                positions = [
+                    position
+                    for window in self._windows(read)
+                    for position in await self._window(read, window, slot, how)
+                ]
         except RefusedError as error:
             raise PassageError(f"the server refused it: {error}") from error
         except BadReplyError as error:
             raise PassageError(str(error)) from error
         return scored_passage(
             positions,
-            ids[start:],
-            cut.token_bytes,
+            [token.id for token in read.tokens[read.cut.start :]],
+            read.cut.token_bytes,
             alternatives=self.alternatives,
             n_vocab=self.identity.n_vocab,
-            context_tokens=start,
-            merged=cut.merged,
+            context_tokens=len(read.lead) + read.cut.start,
+            merged=read.cut.merged,
         )
+
+    async def _read(self, passage: Passage) -> "_Read":
+        """Tokenise a passage and find its first scored token."""
+        prefix = text_bytes("prefix", passage.prefix)
+        continuation = text_bytes("continuation", passage.continuation)
+        if self._options.chat:
+            # What answers is given the finished prompt, so the answer is tokenised by itself.
+            lead = await self.chat(passage.prefix)
+            tokens = await self.tokenize(passage.continuation)
+            cut = split([token.piece for token in tokens], b"", continuation, lead=True)
+            return _Read(tuple(lead), tokens, cut)
+        tokens = await self.tokenize(passage.prefix + passage.continuation)
+        pieces = [token.piece for token in tokens]
+        return _Read(self.lead, tokens, split(pieces, prefix, continuation, lead=bool(self.lead)))
+
+    def _windows(self, read: "_Read") -> list[Window]:
+        """Return the windows of a text, one where it fits."""
+        n_token, start = len(read.tokens), read.cut.start
+        options = self._options
+        if options.window:
+            width = options.window - len(read.lead)
+            return windows(n_token, start, width=width, stride=options.stride)
+        if len(read.lead) + n_token > self.identity.n_context - 1:
+            raise PassageError(
+                f"{len(read.lead) + start} tokens of context and {n_token - start} to score do not "
+                f"fit in the {self.identity.n_context} of a slot, less 1; {self.too_long}, or let "
+                "a --window slide over it"
+            )
+        return [Window(0, start, n_token)]
+
+    async def _window(self, read: "_Read", window: Window, slot: int, how: How) -> list[Position]:
+        """Score the tokens of one window."""
+        tokens = read.tokens[window.begin : window.end]
+        ids = [*read.lead, *(token.id for token in tokens)]
+        whole = [*(True for _ in read.lead), *(token.whole for token in tokens)]
+        start = len(read.lead) + window.first - window.begin
+        return await self.positions(ids, whole, start, slot, how)
+
+    async def chat(self, message: str) -> list[int]:
+        """Return the ids of a user's message in the chat template, up to the answer.
+
+        Parameters
+        ----------
+        message : str
+
+        Returns
+        -------
+        list of int
+        """
+        raise NotImplementedError(message)
 
     @abc.abstractmethod
     async def tokenize(self, text: str) -> list[Token]:

@@ -160,10 +160,9 @@ class SglangScorer(TokenScorer):
     too_long = "start the server with a larger --context-length or shorten the passage"
 
     def __init__(self, client: Client, offer: Offer, options: Options) -> None:
-        super().__init__()
+        super().__init__(options)
         self._client = client
         self._offer = offer
-        self._options = options
         self._texts: dict[int, str] = {}
         self.label = client.label
 

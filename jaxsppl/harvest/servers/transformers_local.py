@@ -159,13 +159,12 @@ def _load(name: str) -> _Loaded:
 class TransformersScorer(TokenScorer):
     """One loaded model; passages that wait at the same time are scored in one batch."""
 
-    too_long = "shorten the passage"
+    abilities = TokenScorer.abilities | {"chat", "statistics"}
 
     def __init__(self, label: str, loaded: _Loaded, options: Options) -> None:
-        super().__init__()
+        super().__init__(options)
         self.label = label
         self._loaded = loaded
-        self._options = options
         self._waiting: list[tuple[Sequence[int], int, asyncio.Future[list[Position]]]] = []
         self._running: asyncio.Task[None] | None = None
         self.slots = BATCH_ON_GPU if loaded.details["device"] == "cuda" else 1
@@ -219,6 +218,28 @@ class TransformersScorer(TokenScorer):
         strings = self._loaded.tokenizer.convert_ids_to_tokens(ids)
         pieces = from_vocabulary(strings, text.encode())
         return [Token(token, piece) for token, piece in zip(ids, pieces, strict=True)]
+
+    async def chat(self, message: str) -> list[int]:
+        """Return the ids of a user's message in the model's template; see `TokenScorer.chat`.
+
+        Parameters
+        ----------
+        message : str
+
+        Returns
+        -------
+        list of int
+        """
+        try:
+            prompt = self._loaded.tokenizer.apply_chat_template(
+                [{"role": "user", "content": message}], add_generation_prompt=True, tokenize=False
+            )
+        except Exception as error:
+            # whatever the template's own code raises
+            why = " ".join(str(error).split())[:300]
+            raise ServerError(f"{self.label}: the chat template does not work: {why}") from error
+        found = self._loaded.tokenizer(prompt, add_special_tokens=False, verbose=False)
+        return [int(token) for token in found["input_ids"]]
 
     async def positions(
         self, ids: Sequence[int], whole: Sequence[bool], start: int, slot: int, how: How

@@ -163,10 +163,9 @@ class VllmScorer(TokenScorer):
     too_long = "start the server with a larger --max-model-len or shorten the passage"
 
     def __init__(self, client: Client, offer: Offer, options: Options) -> None:
-        super().__init__()
+        super().__init__(options)
         self._client = client
         self._offer = offer
-        self._options = options
         self.label = client.label
 
     async def identify(self) -> Identity:
