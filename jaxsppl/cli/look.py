@@ -14,7 +14,14 @@ from jaxsppl.errors import JaxspplError
 Files = Annotated[list[Path], Parameter(negative="", metavar="FILE")]
 
 
-def show(files: Files, /, *, markdown: Annotated[bool, Flag] = False, json: Json = False) -> int:
+def show(
+    files: Files,
+    /,
+    *,
+    markdown: Annotated[bool, Flag] = False,
+    front: Annotated[bool, Flag] = False,
+    json: Json = False,
+) -> int:
     """Say what is in a file: perplexity, bits per byte, the best settings, the flags to type.
 
     Parameters
@@ -23,11 +30,15 @@ def show(files: Files, /, *, markdown: Annotated[bool, Flag] = False, json: Json
         Sweep, harvest or optimum files.
     markdown
         Print tables as Markdown.
+    front
+        List the points of a sweep that no other beats in both nll and ood.
     """
     from jaxsppl.report.table import describe, render, to_data
 
     summaries = [describe(file) for file in files]
-    text = "\n\n".join(render(summary, markdown=markdown).rstrip() for summary in summaries)
+    text = "\n\n".join(
+        render(summary, markdown=markdown, front=front).rstrip() for summary in summaries
+    )
     emit(json, text, {"files": [to_data(summary) for summary in summaries]})
     return 0
 

@@ -27,8 +27,8 @@ _PER_SETTING = (
     "nll_upper",
     "sampling_perplexity",
     "ood",
-    "gain_over_neutral",
-    "gain_over_default",
+    "below_neutral",
+    "below_default",
 )
 
 

@@ -7,13 +7,19 @@ xarray nor matplotlib is imported.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from jaxsppl import schema
-from jaxsppl.report.chosen import BEST, best_runnable
-from jaxsppl.report.export import llama_server_flags
+from jaxsppl.choice import Choice
+from jaxsppl.errors import ConfigError
+from jaxsppl.report.chosen import best_runnable
+from jaxsppl.report.export import llama_server_flags, obstacles
+from jaxsppl.report.front import FrontPoint, compromise, front_of
 from jaxsppl.report.notes import NEAR_BEST, file_notes, row_notes
+from jaxsppl.report.proof import Macro, Proof, macro_of, proof_of
 from jaxsppl.report.surface import (
     DEFAULT,
     NEUTRAL,
@@ -35,7 +41,8 @@ class Setting:
     Attributes
     ----------
     name : str
-        "neutral", "llama.cpp default", "best", "best for llama.cpp".
+        "neutral", "llama.cpp default", "best", "best for llama.cpp"; "compromise" is the best
+        where the objective is more than nll.
     chain : tuple of str
         Stages in the order in which they are applied.
     values : mapping of str to float
@@ -46,8 +53,9 @@ class Setting:
         exp(nll) [1].
     ood : float
         Share of tokens whose probability is below epsilon [1].
-    gain_over_neutral, gain_over_default : float or None
-        How much lower nll is [nat/token]; None when there is nothing to compare with.
+    below_neutral, below_default : float or None
+        How much lower nll is on this text [nat/token]; None when there is nothing to compare with.
+        The best was chosen on the same text, so this is no gain: `jaxsppl.report.proof` has that.
     """
 
     name: str
@@ -58,8 +66,8 @@ class Setting:
     nll_upper: float | None
     sampling_perplexity: float
     ood: float
-    gain_over_neutral: float | None
-    gain_over_default: float | None
+    below_neutral: float | None
+    below_default: float | None
 
     def is_open(self) -> bool:
         """Return whether the unseen tail moves nll by what a table shows."""
@@ -88,6 +96,12 @@ class Row:
         For llama-server, of the best point that it can run.
     points_near_best : int
         Grid points within 0.001 nat/token of the best.
+    runs : str
+        Name of the setting that `flags` stand for, "" without any.
+    proof : Proof or None
+        The plateau, and what held-out documents say.
+    front : tuple of FrontPoint
+        Some of the points that no other beats in both nll and ood.
     notes : tuple of str
         What to keep in mind.
     """
@@ -101,6 +115,9 @@ class Row:
     settings: tuple[Setting, ...]
     flags: str | None
     points_near_best: int
+    runs: str
+    proof: Proof | None
+    front: tuple[FrontPoint, ...]
     notes: tuple[str, ...]
 
     def setting(self, name: str) -> Setting | None:
@@ -113,7 +130,7 @@ class Row:
 
     def runnable(self) -> Setting | None:
         """Return the best setting that llama.cpp can run: the one that `flags` stands for."""
-        return (self.setting(BEST_LLAMA_CPP) or self.setting(BEST)) if self.flags else None
+        return self.setting(self.runs)
 
 
 @dataclass(frozen=True)
@@ -141,6 +158,10 @@ class SweepSummary:
     points : int
         Grid points of each pair.
     rows : tuple of Row
+    objective : str
+        What the compromise is chosen by, "" where the smallest nll is best.
+    macro : tuple of Macro
+        Held-out gains over all datasets of a model; () for one dataset.
     notes : tuple of str
         What holds for the whole file.
     """
@@ -156,6 +177,8 @@ class SweepSummary:
     parameters: tuple[str, ...]
     points: int
     rows: tuple[Row, ...]
+    objective: str
+    macro: tuple[Macro, ...]
     notes: tuple[str, ...]
     kind: str = "sweep"
 
@@ -184,6 +207,7 @@ def summarise_sweep(contents: schema.Contents, file: str) -> SweepSummary:
         for point in surface.baselines:
             stated += [name for name in point.values if name not in (*stated, "epsilon")]
     attrs = contents.attrs
+    choice = _choice(attrs)
     return SweepSummary(
         file=file,
         chain=split_chain(attrs.get("chain", "")),
@@ -195,21 +219,36 @@ def summarise_sweep(contents: schema.Contents, file: str) -> SweepSummary:
         axes=axes,
         parameters=tuple(stated),
         points=math.prod(len(values) for values in axes.values()),
-        rows=tuple(_row(surface, stated) for surface in held),
+        rows=tuple(_row(contents, surface, stated, choice) for surface in held),
+        objective="" if choice.is_plain else choice.words(),
+        macro=macro_of(contents),
         notes=tuple(file_notes(contents, whole, held)),
     )
 
 
-def _row(surface: Surface, stated: list[str]) -> Row:
+def _choice(attrs: Mapping[str, Any]) -> Choice:
+    """Return the objective of a file."""
+    text = str(attrs.get("choice_json", ""))
+    return msgspec.json.decode(text, type=Choice) if text else Choice()
+
+
+def _row(contents: schema.Contents, surface: Surface, stated: list[str], choice: Choice) -> Row:
     """Return the settings of one pair."""
     points = [*surface.baselines, surface.best]
     runnable = best_runnable(surface)
     if runnable is not None and runnable is not surface.best:
         points.append(runnable)
-    neutral, default = surface.baseline(NEUTRAL), surface.baseline(DEFAULT)
-    flags = None if runnable is None else llama_server_flags(runnable.values, surface.chain)
     with np.errstate(invalid="ignore"):
         near = int((surface.nll <= surface.best.nll + NEAR_BEST).sum())
+    notes = row_notes(surface, runnable, near)
+    if not choice.is_plain:
+        try:
+            points.append(compromise(surface, choice))
+            runnable = points[-1] if not obstacles(points[-1].values, surface.chain) else runnable
+        except ConfigError as error:
+            notes.append(f"{choice.words()}: {error}")
+    neutral, default = surface.baseline(NEUTRAL), surface.baseline(DEFAULT)
+    flags = None if runnable is None else llama_server_flags(runnable.values, surface.chain)
     return Row(
         model=surface.model,
         dataset=surface.dataset,
@@ -220,7 +259,10 @@ def _row(surface: Surface, stated: list[str]) -> Row:
         settings=tuple(_setting(point, stated, neutral, default) for point in points),
         flags=flags,
         points_near_best=near,
-        notes=tuple(row_notes(surface, runnable, near)),
+        runs="" if runnable is None else runnable.name,
+        proof=proof_of(contents, surface),
+        front=front_of(surface),
+        notes=tuple(notes),
     )
 
 
@@ -238,8 +280,8 @@ def _setting(
         nll_upper=point.nll_upper,
         sampling_perplexity=math.exp(point.nll),
         ood=point.ood,
-        gain_over_neutral=None if neutral is None else neutral.nll - point.nll,
-        gain_over_default=None if default is None else default.nll - point.nll,
+        below_neutral=None if neutral is None else neutral.nll - point.nll,
+        below_default=None if default is None else default.nll - point.nll,
     )
 
 

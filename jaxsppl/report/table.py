@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 from jaxsppl import schema, store
 from jaxsppl.errors import SchemaError
 from jaxsppl.report.aligned import WIDTH, aligned, fixed, signed, significant, wrapped
+from jaxsppl.report.front import front_text
+from jaxsppl.report.proof import interval, macro_text, proof_text
 from jaxsppl.report.rows import Row, Setting, SweepSummary, summarise_sweep
 from jaxsppl.report.summaries import (
     HarvestSummary,
@@ -94,7 +96,7 @@ def to_json(summary: Summary) -> str:
     return msgspec.json.format(msgspec.json.encode(to_data(summary)), indent=2).decode()
 
 
-def render(summary: Summary, *, markdown: bool = False) -> str:
+def render(summary: Summary, *, markdown: bool = False, front: bool = False) -> str:
     """Return a summary as text for people.
 
     Parameters
@@ -102,13 +104,15 @@ def render(summary: Summary, *, markdown: bool = False) -> str:
     summary : SweepSummary, HarvestSummary or OptimumSummary
     markdown : bool
         Tables as Markdown instead of aligned columns of at most 100 characters.
+    front : bool
+        Whether the points of a sweep that no other beats in both nll and ood are listed too.
 
     Returns
     -------
     str
     """
     if isinstance(summary, SweepSummary):
-        parts = _sweep(summary, markdown)
+        parts = _sweep(summary, markdown, front)
     elif isinstance(summary, OptimumSummary):
         parts = _optimum(summary, markdown)
     else:
@@ -116,14 +120,16 @@ def render(summary: Summary, *, markdown: bool = False) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _sweep(summary: SweepSummary, markdown: bool) -> list[str]:
+def _sweep(summary: SweepSummary, markdown: bool, front: bool) -> list[str]:
     """Return the parts of a sweep: overview, one block for each pair, what holds for all."""
     parts: list[str] = []
     if len(summary.rows) > 1:
         parts.append(_overview(summary, markdown))
+        parts += [macro_text(one) for one in summary.macro if one.setting == DEFAULT]
     if len(summary.rows) <= _DETAILED:
         for row in summary.rows:
             parts += _pair(row, summary, markdown)
+            parts += [front_text(row.front, markdown)] if front else []
     else:
         parts.append(_best_settings(summary, markdown))
         if any(row.notes for row in summary.rows):
@@ -143,8 +149,9 @@ def _overview(summary: SweepSummary, markdown: bool) -> str:
         ("nll of", "neutral"),
         ("nll of", "default"),
         ("nll of", "best"),
-        ("gain on", "default"),
     ]
+    proven = any(row.proof is not None for row in summary.rows)
+    head += [("held-out gain", "on default"), ("interval", "")] if proven else []
     cells = [
         [
             row.model,
@@ -153,7 +160,7 @@ def _overview(summary: SweepSummary, markdown: bool) -> str:
             significant(row.perplexity),
             fixed(row.bits_per_byte, 3),
             *(fixed(_nll(row, name)) for name in (NEUTRAL, DEFAULT, "best")),
-            signed(_gain(row)),
+            *(_gain(row) if proven else []),
         ]
         for row in summary.rows
     ]
@@ -166,10 +173,12 @@ def _nll(row: Row, name: str) -> float | None:
     return None if setting is None else setting.nll
 
 
-def _gain(row: Row) -> float | None:
-    """Return what the best setting gains on llama.cpp's default."""
-    best = row.setting("best")
-    return None if best is None else best.gain_over_default
+def _gain(row: Row) -> list[str]:
+    """Return what choosing gained on llama.cpp's default on held-out documents."""
+    line = None if row.proof is None else row.proof.setting(DEFAULT)
+    if line is None:
+        return ["-", "-"]
+    return [signed(line.gain), interval(line.gain_low, line.gain_high, signed)]
 
 
 def _best_settings(summary: SweepSummary, markdown: bool) -> str:
@@ -205,6 +214,7 @@ def _pair(row: Row, summary: SweepSummary, markdown: bool) -> list[str]:
         parts.append(
             f"llama-server flags ({runnable.name}):{chr(10) * (2 if markdown else 1)}{flags}"
         )
+    parts += proof_text(row.proof, markdown) if row.proof is not None else []
     parts.append(_notes(row.notes))
     return parts
 
@@ -217,8 +227,8 @@ def _settings(row: Row, summary: SweepSummary, markdown: bool) -> str:
     head += [
         ("sampling", "perplexity"),
         ("ood", "%"),
-        ("gain on", "neutral"),
-        ("gain on", "default"),
+        ("below", "neutral"),
+        ("below", "default"),
     ]
     scores = [[setting.name, *_scores(setting, bounded)] for setting in row.settings]
     names = summary.parameters
@@ -245,8 +255,8 @@ def _scores(setting: Setting, bounded: bool) -> list[str]:
         *brackets,
         fixed(setting.sampling_perplexity, 2),
         fixed(100 * setting.ood, 2),
-        signed(setting.gain_over_neutral) if setting.name != NEUTRAL else "",
-        signed(setting.gain_over_default) if setting.name != DEFAULT else "",
+        signed(setting.below_neutral) if setting.name != NEUTRAL else "",
+        signed(setting.below_default) if setting.name != DEFAULT else "",
     ]
 
 
@@ -265,8 +275,13 @@ def _conditions(summary: SweepSummary) -> str:
             f"difference {summary.audit_nll:.1g} nat/token"
         )
     lines.append(
-        "nll and gain (how much lower nll is) in nat/token; ood: share of tokens below epsilon"
+        "nll, below (how much lower nll is on this text, which chose the best: no gain) and gain "
+        "in nat/token; ood: share of tokens below epsilon"
     )
+    if summary.objective:
+        lines.append(f"compromise: {summary.objective}")
+    if not any(row.proof is not None for row in summary.rows):
+        lines.append("no gain is proven: add [decide] to the config, or --set decide.folds=5")
     return "\n".join(wrapped(line) for line in lines)
 
 

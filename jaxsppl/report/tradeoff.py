@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxsppl.report import style
+from jaxsppl.report.front import pareto_front
 from jaxsppl.report.surface import Surface, at_one_epsilon
 from jaxsppl.schema import Array
 
@@ -17,26 +18,6 @@ if TYPE_CHECKING:
 
 # More dots than this only make the file large.
 _MOST_DOTS = 20_000
-
-
-def pareto_front(nll: Array, ood: Array) -> Array:
-    """Return the points that no other point beats in both, by rising nll.
-
-    Parameters
-    ----------
-    nll, ood : array
-        Flat, of one length; NaN is left out.
-
-    Returns
-    -------
-    array of int
-        Their indices.
-    """
-    known = np.flatnonzero(np.isfinite(nll) & np.isfinite(ood))
-    order = known[np.lexsort((ood[known], nll[known]))]
-    lowest = np.minimum.accumulate(ood[order])
-    falls = np.concatenate([[True], np.diff(lowest) < 0]) if len(order) else np.array([], bool)
-    return order[falls]
 
 
 def tradeoff_figure(surfaces: Sequence[Surface], colour_by: str | None = None) -> "Figure":

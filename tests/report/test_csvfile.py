@@ -27,7 +27,7 @@ def test_settings(tmp_path: Path) -> None:
     assert (best["model"], best["dataset"], best["setting"]) == ("alpaca", "prose", "best")
     assert float(best["nll"]) == 2.0
     assert float(best["alpha"]) == 2.0
-    assert float(best["gain_over_default"]) == pytest.approx(0.125)
+    assert float(best["below_default"]) == pytest.approx(0.125)
     assert best["chain"] == "top_k,min_p,temperature"
     assert best["llama_server_flags"] == ""
     assert lines[3]["llama_server_flags"] == described.rows[0].flags

@@ -55,13 +55,13 @@ def test_numbers_of_a_row(tmp_path: Path) -> None:
     assert (best.nll_lower, best.nll_upper) == pytest.approx((1.95, 2.1))
     assert best.sampling_perplexity == pytest.approx(math.exp(2))
     assert best.ood == pytest.approx(0.25)
-    assert best.gain_over_neutral == pytest.approx(0.5)
-    assert best.gain_over_default == pytest.approx(0.125)
+    assert best.below_neutral == pytest.approx(0.5)
+    assert best.below_default == pytest.approx(0.125)
     default = first.setting("llama.cpp default")
     assert default is not None
     assert default.values["top_k"] == 40
     assert default.values["alpha"] == 1.0
-    assert default.gain_over_neutral == pytest.approx(0.375)
+    assert default.below_neutral == pytest.approx(0.375)
 
 
 def test_best_that_llama_cpp_can_run_has_alpha_one(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_epsilon_axis_shows_one_epsilon_and_says_so(tmp_path: Path) -> None:
     assert best.values["temperature"] == 1.0
     assert best.nll == pytest.approx(float(made["nll"][0, 0, 1, 1]))
     assert "epsilon" not in best.values
-    assert best.gain_over_default is not None
+    assert best.below_default is not None
     assert any("shown at 0.01" in note for note in described.notes)
     assert any("moves with epsilon (at 0.1: temperature 0.5)" in note for note in described.notes)
 
@@ -187,7 +187,7 @@ def test_baselines_of_another_epsilon_give_no_gain(tmp_path: Path) -> None:
     assert [s.name for s in described.rows[0].settings] == ["best"]
     best = described.rows[0].setting("best")
     assert best is not None
-    assert best.gain_over_default is None
+    assert best.below_default is None
     assert any("no gains" in note for note in described.notes)
 
 

@@ -1,0 +1,409 @@
+"""What a sweep file says of its own certainty: the plateau, and the proof on held-out documents.
+
+Stored numbers are looked up; no score is computed. Neither xarray nor matplotlib is imported.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxsppl import parameters, schema
+from jaxsppl.report.aligned import aligned, fixed, signed, wrapped
+from jaxsppl.report.surface import Surface, effective_order, point_at, value_text
+
+CHOSEN = "chosen"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A setting or sampler on the held-out documents.
+
+    Attributes
+    ----------
+    name : str
+    nll, nll_low, nll_high : float
+        With its interval [nat/token].
+    ood : float
+        [1].
+    gain, gain_low, gain_high : float
+        What the chosen settings gain on it; of a sampler, what it gains on the reference
+        [nat/token].
+    win : float
+        Probability that the gain is above 0 [1].
+    documents_needed : float
+        To see a difference of `Proof.detect` to the chosen settings; NaN for samplers.
+    """
+
+    name: str
+    nll: float
+    nll_low: float
+    nll_high: float
+    ood: float
+    gain: float
+    gain_low: float
+    gain_high: float
+    win: float
+    documents_needed: float
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """The points that cannot be told from the best.
+
+    Attributes
+    ----------
+    points, of : int
+        How many, and how many the grid has.
+    nearest_neutral, lowest_ood : mapping of str to float
+        Two of them: the one the fewest steps of the axes from neutral, and the one that loses
+        the fewest tokens.
+    """
+
+    points: int
+    of: int
+    nearest_neutral: Mapping[str, float]
+    lowest_ood: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is known about one pair beyond its scores.
+
+    Attributes
+    ----------
+    split : str
+        "folds" or "test".
+    confidence : float
+        Of every interval and of the plateau [1].
+    detect : float
+        Difference that `documents_needed` is about [nat/token].
+    objective : str
+        What was chosen by, in words.
+    n_document, n_choosing, n_proven, n_tried : int
+        Documents; those that chose (the fewest at a time); those that proved; points tried.
+    chosen : tuple of mapping of str to float
+        Settings chosen without each fold.
+    settings : tuple of Line
+        The chosen ones first.
+    samplers : tuple of Line
+        Each the best of its own points, then the references; () when none were compared.
+    sampler_points : int
+        Points that each sampler tried.
+    plateau : Plateau
+    """
+
+    split: str
+    confidence: float
+    detect: float
+    objective: str
+    n_document: int
+    n_choosing: int
+    n_proven: int
+    n_tried: int
+    chosen: tuple[Mapping[str, float], ...]
+    settings: tuple[Line, ...]
+    samplers: tuple[Line, ...]
+    sampler_points: int
+    plateau: Plateau
+
+    def setting(self, name: str) -> Line | None:
+        """Return a setting by its name, None when the harvest could not serve it."""
+        found = next((line for line in self.settings if line.name == name), None)
+        return None if found is None or np.isnan(found.nll) else found
+
+
+@dataclass(frozen=True)
+class Macro:
+    """A model's held-out gain on a setting, every dataset weighing the same.
+
+    Attributes
+    ----------
+    model, setting : str
+    gain, low, high : float
+        Mean over the datasets with its interval [nat/token].
+    win : float
+        Probability that it is above 0 [1].
+    n_dataset : int
+    confidence : float
+        Of the interval [1].
+    """
+
+    model: str
+    setting: str
+    gain: float
+    low: float
+    high: float
+    win: float
+    n_dataset: int
+    confidence: float
+
+
+def macro_of(contents: schema.Contents) -> tuple[Macro, ...]:
+    """Return the gains over the datasets of each model that has several.
+
+    Parameters
+    ----------
+    contents : Contents
+        A checked sweep file.
+
+    Returns
+    -------
+    tuple of Macro
+    """
+    if "macro_gain" not in contents.variables:
+        return ()
+    gain, win = contents.array("macro_gain"), contents.array("macro_win")
+    ends = contents.array("macro_gain_interval")
+    confidence = float(json.loads(str(contents.attrs["decide_json"]))["confidence"])
+    proven = (contents.array("n_proven") > 0).sum(axis=1)
+    return tuple(
+        Macro(
+            str(contents.array("model")[i]),
+            str(setting),
+            float(gain[i, j]),
+            float(ends[i, j, 0]),
+            float(ends[i, j, 1]),
+            float(win[i, j]),
+            int(proven[i]),
+            confidence,
+        )
+        for i in np.flatnonzero(proven > 1)
+        for j, setting in enumerate(contents.array("setting").tolist())
+        if setting != CHOSEN and np.isfinite(gain[i, j])
+    )
+
+
+def macro_text(macro: Macro) -> str:
+    """Return a gain over datasets in words.
+
+    Parameters
+    ----------
+    macro : Macro
+
+    Returns
+    -------
+    str
+    """
+    ends = interval(macro.low, macro.high, signed)
+    return wrapped(
+        f"Mean of {macro.n_dataset} datasets, {macro.model}: held-out gain on {macro.setting} "
+        f"{signed(macro.gain)} ({100 * macro.confidence:g} % {ends}), better with probability "
+        f"{macro.win:.3f}"
+    )
+
+
+def proof_of(contents: schema.Contents, surface: Surface) -> Proof | None:
+    """Return what a sweep file knows about one pair, None when it knows nothing.
+
+    Parameters
+    ----------
+    contents : Contents
+        A checked sweep file.
+    surface : Surface
+        The pair, at one epsilon.
+
+    Returns
+    -------
+    Proof or None
+    """
+    if not {"plateau", "heldout_nll", "n_proven"} <= set(contents.variables):
+        return None
+    at = tuple(
+        contents.array(dim).tolist().index(name)
+        for dim, name in (("model", surface.model), ("dataset", surface.dataset))
+    )
+    if int(contents.array("n_proven")[at]) == 0:
+        return None
+    rules = json.loads(str(contents.attrs.get("decide_json", "{}")))
+    searched = [str(name) for name in contents.array("searched").tolist()]
+    chosen = contents.array("chosen_value")[at]
+    counts = ("n_document", "n_choosing", "n_proven", "n_tried")
+    return Proof(
+        split=str(rules.get("split", "")),
+        confidence=float(rules.get("confidence", np.nan)),
+        detect=float(rules.get("detect", np.nan)),
+        objective=str(rules.get("words", "")),
+        **{name: int(contents.array(name)[at]) for name in counts},
+        chosen=tuple(
+            dict(zip(searched, row.tolist(), strict=True))
+            for row in chosen[~np.isnan(chosen).any(axis=1)]
+        ),
+        settings=_lines(contents, at, "heldout", "setting"),
+        samplers=_lines(contents, at, "sampler", "sampler"),
+        sampler_points=int(contents.attrs.get("sampler_points", 0)),
+        plateau=_plateau(contents, at, surface),
+    )
+
+
+def _lines(
+    contents: schema.Contents, at: tuple[int, ...], prefix: str, dim: str
+) -> tuple[Line, ...]:
+    """Return the settings or samplers of one pair that have a score."""
+    if f"{prefix}_nll" not in contents.variables:
+        return ()
+
+    def values(name: str) -> schema.Array:
+        """Return one variable of this pair."""
+        return contents.array(f"{prefix}_{name}")[at]
+
+    needed = contents.variables.get("documents_needed")
+    ends = {name: values(f"{name}_interval") for name in ("nll", "gain")}
+    return tuple(
+        Line(
+            name=str(name),
+            nll_low=float(ends["nll"][row, 0]),
+            nll_high=float(ends["nll"][row, 1]),
+            gain_low=float(ends["gain"][row, 0]),
+            gain_high=float(ends["gain"][row, 1]),
+            documents_needed=float(needed[1][at][row]) if dim == "setting" and needed else np.nan,
+            **{key: float(values(key)[row]) for key in ("nll", "ood", "gain", "win")},
+        )
+        for row, name in enumerate(contents.array(dim).tolist())
+        if np.isfinite(values("nll")[row])
+    )
+
+
+def _plateau(contents: schema.Contents, at: tuple[int, ...], surface: Surface) -> Plateau:
+    """Return the plateau of one pair at the epsilon of the surface."""
+    inside = contents.array("plateau")[at].astype(bool)
+    names = contents.variables["nll"][0][2:]
+    if "epsilon" in names:
+        place = int(np.argmin(np.abs(contents.array("epsilon") - surface.epsilon)))
+        inside = np.take(inside, [place], axis=names.index("epsilon"))
+    steps = np.zeros(inside.shape)
+    for axis, (name, values) in enumerate(surface.axes.items()):
+        shape = [-1 if other == axis else 1 for other in range(inside.ndim)]
+        steps = steps + _steps(name, values).reshape(shape)
+    nll = surface.nll
+
+    def least(cost: schema.Array) -> Mapping[str, float]:
+        """Return the plateau's point of the smallest cost, of equal ones the smaller nll."""
+        flat = np.flatnonzero(inside)
+        best = flat[np.lexsort((nll.ravel()[flat], cost.ravel()[flat]))[0]]
+        index = tuple(int(i) for i in np.unravel_index(best, nll.shape))
+        return {k: v for k, v in point_at(surface, index, "").values.items() if k != "epsilon"}
+
+    return Plateau(int(inside.sum()), inside.size, least(steps), least(surface.ood))
+
+
+def _steps(name: str, values: schema.Array) -> schema.Array:
+    """Return how far each value of an axis is from the neutral one, in steps; the axis is 1."""
+    known = parameters.PARAMETERS.get(name)
+    if known is None or name == "epsilon":
+        return np.zeros(len(values))
+    # In the effective order a neutral top_k of 0 is the last value, not the first.
+    rank = np.empty(len(values))
+    rank[effective_order(name, values)] = np.arange(len(values))
+    home = rank[int(np.argmin(np.abs(values - known.neutral)))]
+    return np.abs(rank - home) / max(len(values) - 1, 1)
+
+
+def proof_text(proof: Proof, markdown: bool = False) -> list[str]:
+    """Return the proof of one pair as paragraphs and tables.
+
+    Parameters
+    ----------
+    proof : Proof
+    markdown : bool
+
+    Returns
+    -------
+    list of str
+    """
+    percent = f"{100 * proof.confidence:g} %"
+    how = (
+        f"in turn on {proof.n_choosing} of {proof.n_document} documents, proven on the others, "
+        f"{proof.n_proven} in all"
+        if proof.split == "folds"
+        else f"on {proof.n_choosing} documents, proven on {proof.n_proven} others"
+    )
+    parts = [
+        wrapped(f"Held out: chosen ({proof.objective}) among {proof.n_tried:,} points {how}.", ""),
+        _settings(proof, percent, markdown),
+        wrapped(f"chosen: {chosen_words(proof.chosen)}"),
+    ]
+    if proof.samplers:
+        parts.append(_samplers(proof, percent, markdown))
+    flat = proof.plateau
+    parts.append(
+        wrapped(
+            f"Plateau: {flat.points:,} of {flat.of:,} points cannot be told from the best "
+            f"({percent}, all points at once); nearest to neutral: {_words(flat.nearest_neutral)}; "
+            f"lowest ood: {_words(flat.lowest_ood)}"
+        )
+    )
+    return parts
+
+
+def _settings(proof: Proof, percent: str, markdown: bool) -> str:
+    """Return the chosen settings beside the baselines."""
+    head = [
+        ("held out", ""), ("nll", "nat/token"), (percent, "interval"), ("ood", "%"),
+        ("gain by", "choosing"), (percent, "interval"), ("chosen is", "better, %"),
+        ("documents", f"for {proof.detect:g}"),
+    ]  # fmt: skip
+    cells = [
+        [
+            line.name,
+            fixed(line.nll),
+            interval(line.nll_low, line.nll_high, fixed),
+            fixed(100 * line.ood, 2),
+            *(["", "", "", ""] if line.name == CHOSEN else _gain(line)),
+        ]
+        for line in proof.settings
+    ]
+    return aligned(head, cells, 1, markdown)
+
+
+def _gain(line: Line) -> list[str]:
+    """Return the cells of a gain."""
+    return [
+        signed(line.gain),
+        interval(line.gain_low, line.gain_high, signed),
+        fixed(100 * line.win, 1),
+        fixed(line.documents_needed, 0),
+    ]
+
+
+def _samplers(proof: Proof, percent: str, markdown: bool) -> str:
+    """Return the compared samplers."""
+    reference = next((line.name for line in proof.samplers if line.gain == 0), "")
+    head = [
+        (f"best of {proof.sampler_points}", "points each"), ("nll", "nat/token"),
+        (percent, "interval"), ("ood", "%"), ("gain on", reference), (percent, "interval"),
+        ("is", "better, %"),
+    ]  # fmt: skip
+    cells = [
+        [
+            line.name,
+            fixed(line.nll),
+            interval(line.nll_low, line.nll_high, fixed),
+            fixed(100 * line.ood, 2),
+            *(["", "", ""] if line.name == reference else _gain(line)[:3]),
+        ]
+        for line in proof.samplers
+    ]
+    return aligned(head, cells, 1, markdown)
+
+
+def interval(low: float, high: float, write: Callable[[float], str]) -> str:
+    """Write the ends of an interval."""
+    return f"{write(low)} .. {write(high)}"
+
+
+def chosen_words(chosen: Sequence[Mapping[str, float]]) -> str:
+    """Return what the folds chose: one value where they agree, else the range."""
+    words: list[str] = []
+    for name in chosen[0] if chosen else ():
+        values = sorted({point[name] for point in chosen})
+        low, high = (value_text(name, value) for value in (values[0], values[-1]))
+        words.append(f"{name} {low}" if len(values) == 1 else f"{name} {low} to {high}")
+    alike = len({tuple(point.values()) for point in chosen}) == 1
+    return ", ".join(words) + ("" if alike else " (the folds differ)")
+
+
+def _words(point: Mapping[str, float]) -> str:
+    """Return a point in words."""
+    return ", ".join(f"{name} {value_text(name, value)}" for name, value in point.items())
