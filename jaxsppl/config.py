@@ -28,6 +28,9 @@ class Texts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix_chars: int = 600
     continuation_chars: int = 1100
     minimum_chars: int = 200
+    whole: bool = False
+    prefix_column: str | None = None
+    group_column: str | None = None
     limit: int = 30
     seed: int = 0
 
@@ -50,11 +53,12 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[chain]`: the order of the stages; without one, llama.cpp's order of what is swept.
+    """`[chain]`: the order of the stages; without one, the dialect's order of what is swept.
 
     `orders` gives several by name, to be compared: each makes its own sweep file.
     """
 
+    dialect: Literal["llama.cpp", "vllm", "transformers", "sglang"] = "llama.cpp"
     order: list[str] | None = None
     orders: dict[str, list[str]] = {}
 
@@ -116,16 +120,19 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [self.server.url] if isinstance(self.server.url, str) else list(self.server.url)
 
     def order(self) -> tuple[str, ...]:
-        """Return the chain's order: the given one, or llama.cpp's of what is swept."""
+        """Return the chain's order: the given one, or the dialect's of what is swept."""
         return next(iter(self.orders().values()))
 
     def orders(self) -> dict[str, tuple[str, ...]]:
         """Return every order that is to be swept by its name; a single one has the name ""."""
-        if self.chain.orders:
-            return {name: tuple(order) for name, order in self.chain.orders.items()}
-        if self.chain.order is None:
-            return {"": parameters.default_order([*self.grid, *self.optimize.over])}
-        return {"": tuple(self.chain.order)}
+        used, dialect = [*self.grid, *self.optimize.over], self.chain.dialect
+        if not self.chain.orders and self.chain.order is None:
+            return {"": parameters.default_order(used, dialect)}
+        named = self.chain.orders or {"": self.chain.order or []}
+        return {
+            name: parameters.check_order(order, used, "chain", dialect)
+            for name, order in named.items()
+        }
 
 
 TABLES: dict[str, type[msgspec.Struct]] = {
@@ -333,6 +340,8 @@ def _check_values(config: Config, where: str) -> None:
         parameters.check_order(config.chain.order, used, f"{where}: chain.order")
     for name, order in config.chain.orders.items():
         parameters.check_order(order, used, f"{where}: chain.orders.{name}")
+    if config.chain.order is None and not config.chain.orders:
+        parameters.default_order(used, config.chain.dialect)
     parameters.parameter("epsilon").check([config.objective.epsilon], f"{where}: objective.epsilon")
     config.objective.choice().check(f"{where}: objective.")
     if config.decide is not None:

@@ -20,6 +20,9 @@ def prepare(
     prefix_chars: Whole = 600,
     continuation_chars: Whole = 1100,
     minimum_chars: Whole = 200,
+    whole: Annotated[bool, Flag] = False,
+    prefix_column: str | None = None,
+    group_column: str | None = None,
     limit: Whole | None = None,
     seed: Whole = 0,
     split: str = "train",
@@ -45,6 +48,13 @@ def prepare(
         Longest continuation, in characters.
     minimum_chars
         Shortest continuation, in characters.
+    whole
+        Continue to the end of each document; harvest it with --window.
+    prefix_column
+        Column that holds the prefix, for example the question; the text's column may then hold a
+        list of several continuations.
+    group_column
+        Column that says what a passage belongs to: a coordinate of the harvest.
     limit
         Most passages; 100 by default.
     seed
@@ -66,6 +76,9 @@ def prepare(
             prefix_chars=prefix_chars,
             continuation_chars=continuation_chars,
             minimum_chars=minimum_chars,
+            whole=whole,
+            prefix_column=prefix_column,
+            group_column=group_column,
             limit=limit,
             seed=seed,
             split=split,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Literal, cast
 
 from jaxsppl.errors import TextError, suggest
 from jaxsppl.texts.passages import MISSING, NOT_A_RECORD, NULL, Skip
@@ -26,16 +26,61 @@ class Row:
         0-based place within `source`.
     value : object
         A record, a text, None, or the `Skip` that says why there is neither.
+    prefix, group : object
+        What stands in the columns of the prefix and of the group, where there are such.
     """
 
     document: str
     source: str
     row: int
     value: object
+    prefix: object = None
+    group: object = None
 
 
-def pick_column(rows: Iterable[Row], column: str) -> Iterator[Row]:
-    """Replace each row's record by the value of one column.
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns that are read: of the text, and perhaps of its prefix and its group."""
+
+    text: str
+    prefix: str | None = None
+    group: str | None = None
+
+    def names(self) -> list[str]:
+        """Return those that there are."""
+        return [name for name in (self.text, self.prefix, self.group) if name is not None]
+
+
+def pick_columns(rows: Iterable[Row], columns: Columns) -> Iterator[Row]:
+    """Replace each row's record by the values of some of its columns.
+
+    Parameters
+    ----------
+    rows : iterable of Row
+        Rows whose value is a record (a mapping) or a `Skip`.
+    columns : Columns
+
+    Yields
+    ------
+    Row
+        The same rows, with what stands in the columns, or a `Skip`.
+
+    Raises
+    ------
+    TextError
+        As `pick_column`.
+    """
+    if columns.group is not None:
+        rows = pick_column(rows, columns.group, "group")
+    if columns.prefix is not None:
+        rows = pick_column(rows, columns.prefix, "prefix")
+    return pick_column(rows, columns.text)
+
+
+def pick_column(
+    rows: Iterable[Row], column: str, field: Literal["value", "prefix", "group"] = "value"
+) -> Iterator[Row]:
+    """Put the value of one column of each row's record into a field of the row.
 
     Parameters
     ----------
@@ -43,11 +88,13 @@ def pick_column(rows: Iterable[Row], column: str) -> Iterator[Row]:
         Rows whose value is a record (a mapping) or a `Skip`.
     column : str
         A column name, or a path through nested columns such as ``"messages.0.content"``.
+    field : str
+        The field; "value" replaces the record.
 
     Yields
     ------
     Row
-        The same rows; the value is what stands at `column`, or a `Skip`.
+        The same rows; the field is what stands at `column`, or a `Skip`.
 
     Raises
     ------
@@ -67,7 +114,8 @@ def pick_column(rows: Iterable[Row], column: str) -> Iterator[Row]:
             n_found += 1
         if n_found == 0 and n_missing >= _PATIENCE:
             raise missing_column(source, column, available)
-        yield replace(row, value=value)
+        # None in these fields means that there is no such column
+        yield replace(row, **{field: NULL if value is None and field != "value" else value})
     if n_found == 0 and n_missing:
         raise missing_column(source, column, available)
 

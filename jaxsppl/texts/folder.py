@@ -26,14 +26,14 @@ _OURS = re.compile(r"\d{4,}\.(prefix|continuation)\.txt", re.ASCII)
 _STEM = re.compile(r"\d{4,9}", re.ASCII)
 
 
-class ManifestLine(msgspec.Struct, frozen=True, kw_only=True):
+class ManifestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of ``manifest.jsonl``.
 
     Attributes
     ----------
     number : str
         Beginning of the names of the two files, ``NNNN``.
-    document, dataset, source : str
+    document, dataset, source, group : str
         As in `Passage`.
     row, start : int
         As in `Passage`.
@@ -55,6 +55,7 @@ class ManifestLine(msgspec.Struct, frozen=True, kw_only=True):
     continuation_chars: int
     prefix_bytes: int
     continuation_bytes: int
+    group: str = ""
 
 
 class Preparation(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,6 +260,7 @@ def _write_pair(folder: Path, number: str, passage: Passage) -> ManifestLine:
         continuation_chars=len(passage.continuation),
         prefix_bytes=len(prefix),
         continuation_bytes=len(continuation),
+        group=passage.group,
     )
 
 
@@ -292,6 +294,7 @@ def _load_listed(folder: Path) -> list[Passage]:
                 source=line.source,
                 row=line.row,
                 start=line.start,
+                group=line.group,
             )
         )
     if not passages:

@@ -4,6 +4,7 @@ import hashlib
 import re
 import unicodedata
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 
@@ -36,6 +37,8 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True):
         0-based place within that source; None when unknown.
     start : int or None
         Characters of the document before the prefix (leading white space); None when unknown.
+    group : str
+        What the passage belongs to, for results by group; "" when nothing is known.
     """
 
     document: str
@@ -47,6 +50,7 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     row: int | None = None
     start: int | None = None
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,9 @@ class Cut:
     start: int
 
 
+WHOLE = 1 << 40
+
+
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """How long the parts of a passage may be [character].
@@ -87,7 +94,7 @@ class Lengths:
     prefix : int
         Longest prefix; the cut lies between half of it and all of it. 0: no prefix.
     continuation : int
-        Longest continuation.
+        Longest continuation; `WHOLE` sets no limit.
     minimum : int
         Shortest continuation, not counting white space at the join.
     """
@@ -162,6 +169,29 @@ def cut(text: str, lengths: Lengths) -> Cut | Skip:
     if end is not None and len(body[join:end].lstrip()) >= lengths.minimum:
         return Cut(prefix=body[:join], continuation=body[join:end], start=start)
     return TOO_SHORT if is_whole and len(body) - join < lengths.minimum else NO_PLACE
+
+
+def cut_answer(prefix: str, text: str, lengths: Lengths) -> Cut | Skip:
+    """Cut a continuation whose prefix is a text of its own, which is kept as it is.
+
+    Parameters
+    ----------
+    prefix : str
+        May be empty.
+    text : str
+        The continuation, or more; its leading white space is kept.
+    lengths : Lengths
+        The prefix is not limited.
+
+    Returns
+    -------
+    Cut or Skip
+    """
+    unfit = _unfit(prefix) if prefix else None
+    part = cut(text, Lengths(0, lengths.continuation, lengths.minimum))
+    if unfit is not None or isinstance(part, Skip):
+        return unfit or cast("Skip", part)
+    return Cut(prefix, text[: part.start] + part.continuation, 0)
 
 
 def normalised_sha256(text: str) -> str:

@@ -4,20 +4,25 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
+from typing import cast
 
 from jaxsppl.errors import ConfigError, SchemaError, TextError
 from jaxsppl.texts.builtin import seeded_order
-from jaxsppl.texts.columns import Row
+from jaxsppl.texts.columns import Columns, Row
 from jaxsppl.texts.folder import Preparation, load_passages, read_preparation, write_folder
 from jaxsppl.texts.passages import (
     DUPLICATE,
     NOT_DRAWN,
+    WHOLE,
+    Cut,
     Lengths,
     Passage,
     Skip,
     cut,
+    cut_answer,
     normalised_sha256,
     safe_name,
     sha256,
@@ -72,6 +77,9 @@ def prepare(
     prefix_chars: int = 600,
     continuation_chars: int = 1100,
     minimum_chars: int = 200,
+    whole: bool = False,
+    prefix_column: str | None = None,
+    group_column: str | None = None,
     limit: int | None = None,
     seed: int = 0,
     split: str = "train",
@@ -81,7 +89,9 @@ def prepare(
     """Cut prefix/continuation passages out of a source and write them as text files.
 
     Each document (a row, a text file, a built-in text) gives at most one passage, from its
-    start; see `jaxsppl.texts.passages.cut` for where the cuts lie. The selection is seeded:
+    start; see `jaxsppl.texts.passages.cut` for where the cuts lie. With a column for prefixes a
+    row gives its prefix as it is, and one passage for each text that it holds: one, or a list of
+    several continuations. The selection is seeded:
     built-in texts and folders of text files are drawn from as a whole; of rows, the first
     10,000 that give a passage (1,000 on the Hub, which is streamed; more if `limit` is more)
     are drawn from, files in seeded order. A larger `limit` keeps the passages of a smaller
@@ -113,6 +123,14 @@ def prepare(
         Longest prefix (0: none) and continuation [character].
     minimum_chars : int
         Shortest continuation [character].
+    whole : bool
+        The continuation goes to the end of the document, however long; harvest such documents
+        with a window.
+    prefix_column : str, optional
+        Column of the prefixes, for example of questions; `prefix_chars` is then not used.
+    group_column : str, optional
+        Column that says what a passage belongs to. It becomes the coordinate `group` of the
+        harvest; without one, continuations of one prefix form a group.
     limit : int, optional
         Most passages, 100 by default.
     seed : int
@@ -137,11 +155,16 @@ def prepare(
         When the source cannot be found or read, gives no passage, or `out` cannot be written
         or holds passages that `prepare` did not make.
     """
-    lengths = _checked_lengths(prefix_chars, continuation_chars, minimum_chars)
+    lengths = _checked_lengths(prefix_chars, WHOLE if whole else continuation_chars, minimum_chars)
     n_wanted = _checked_count("limit", DEFAULT_LIMIT if limit is None else limit, 1)
     _checked_count("seed", seed, 0)
     opened = open_source(
-        source, column=column, subset=subset, split=split, seed=seed, n_char=lengths.document
+        source,
+        columns=Columns(column, prefix_column, group_column),
+        subset=subset,
+        split=split,
+        seed=seed,
+        n_char=lengths.document,
     )
     dataset = _checked_name(name) if name is not None else opened.name
     arguments: dict[str, str | int | None] = {
@@ -158,6 +181,9 @@ def prepare(
         "subset": subset,
         "rules": _RULES,
     }
+    # only what is given, so that folders of earlier versions stay valid
+    further = {"whole": int(whole), "prefix_column": prefix_column, "group_column": group_column}
+    arguments |= {key: value for key, value in further.items() if value}
     fingerprint = sha256(json.dumps(arguments, sort_keys=True).encode())
     folder = Path(out).expanduser()
     done = _already_prepared(folder, fingerprint)
@@ -197,7 +223,7 @@ def _collect(
     found: list[Passage] = []
     seen: set[str] = set()
     uses: Counter[str] = Counter()
-    for row in source.rows:
+    for row in chain.from_iterable(map(_several, source.rows)):
         passage = _passage(row, dataset, lengths, seen, uses)
         if isinstance(passage, Skip):
             skipped[passage.reason] += 1
@@ -210,12 +236,31 @@ def _collect(
     return found
 
 
+def _several(row: Row) -> list[Row]:
+    """Return a row with a prefix and several continuations as a row for each, of one group."""
+    if row.prefix is None or not isinstance(row.value, list):
+        return [row]
+    group = row.document if row.group is None else row.group
+    return [
+        replace(row, document=f"{row.document}-{i}", value=value, group=group)
+        for i, value in enumerate(cast("list[object]", row.value))
+    ]
+
+
+def _cut(row: Row, lengths: Lengths) -> Cut | Skip:
+    """Cut one row's text into prefix and continuation."""
+    text = text_of(row.value)
+    if isinstance(text, Skip) or row.prefix is None:
+        return text if isinstance(text, Skip) else cut(text, lengths)
+    prefix = text_of(row.prefix)
+    return prefix if isinstance(prefix, Skip) else cut_answer(prefix, text, lengths)
+
+
 def _passage(
     row: Row, dataset: str, lengths: Lengths, seen: set[str], uses: Counter[str]
 ) -> Passage | Skip:
     """Make one row's passage, or say why there is none."""
-    text = text_of(row.value)
-    part = text if isinstance(text, Skip) else cut(text, lengths)
+    part = _cut(row, lengths)
     if isinstance(part, Skip):
         return part
     digest = normalised_sha256(part.prefix + part.continuation)
@@ -232,6 +277,9 @@ def _passage(
         source=_printable(row.source),
         row=row.row,
         start=part.start,
+        group=""
+        if row.group is None or isinstance(row.group, Skip)
+        else _printable(str(row.group)),
     )
 
 

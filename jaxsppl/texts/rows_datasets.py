@@ -17,15 +17,15 @@ _TIMEOUT_S = 20
 _CHATTY = ("huggingface_hub", "datasets")
 
 
-def hub_rows(source: str, column: str, subset: str | None, split: str) -> Iterator[Row]:
+def hub_rows(source: str, columns: Sequence[str], subset: str | None, split: str) -> Iterator[Row]:
     """Stream the rows of a dataset on the Hugging Face Hub, in the order of the split.
 
     Parameters
     ----------
     source : str
         Dataset id, ``"owner/name"`` or ``"name"``.
-    column : str
-        The column that will be asked for; only the top-level column that holds it is kept.
+    columns : sequence of str
+        The columns that will be asked for; only the top-level ones that hold them are kept.
     subset : str or None
         Configuration of the dataset, if it has several.
     split : str
@@ -34,7 +34,7 @@ def hub_rows(source: str, column: str, subset: str | None, split: str) -> Iterat
     Yields
     ------
     Row
-        A record with one column.
+        A record with these columns.
 
     Raises
     ------
@@ -48,23 +48,23 @@ def hub_rows(source: str, column: str, subset: str | None, split: str) -> Iterat
         stream = datasets.load_dataset(
             source, subset, split=split, streaming=True, revision=revision
         )
-        yield from _stream_rows(cast(Any, stream), column, source, source.rpartition("/")[2])
+        yield from _stream_rows(cast(Any, stream), columns, source, source.rpartition("/")[2])
 
 
-def parquet_rows(paths: Sequence[Path], column: str) -> Iterator[Row]:
+def parquet_rows(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[Row]:
     """Stream the rows of local parquet files, one file after the other.
 
     Parameters
     ----------
     paths : sequence of Path
         Files.
-    column : str
-        The column that will be asked for; only the top-level column that holds it is read.
+    columns : sequence of str
+        The columns that will be asked for; only the top-level ones that hold them are read.
 
     Yields
     ------
     Row
-        A record with one column.
+        A record with these columns.
 
     Raises
     ------
@@ -80,34 +80,34 @@ def parquet_rows(paths: Sequence[Path], column: str) -> Iterator[Row]:
             stream = datasets.load_dataset(
                 "parquet", data_files=files, split="train", streaming=True
             )
-            top = _top_column(path.name, list(stream.column_names or ()), column)
+            tops = _top_columns(path.name, list(stream.column_names or ()), columns)
             stream = datasets.load_dataset(
                 "parquet",
                 data_files=files,
                 split="train",
                 streaming=True,
-                columns=[top],
+                columns=tops,
                 batch_size=_BATCH,
             )
-            yield from _stream_rows(cast(Any, stream), column, path.name, path.stem)
+            yield from _stream_rows(cast(Any, stream), columns, path.name, path.stem)
 
 
-def saved_rows(path: Path, column: str, split: str) -> Iterator[Row]:
+def saved_rows(path: Path, columns: Sequence[str], split: str) -> Iterator[Row]:
     """Yield the rows of a dataset that `datasets` saved to a folder.
 
     Parameters
     ----------
     path : Path
         Folder written by ``save_to_disk``.
-    column : str
-        The column that will be asked for.
+    columns : sequence of str
+        The columns that will be asked for.
     split : str
         Split, if the folder holds several.
 
     Yields
     ------
     Row
-        A record with one column.
+        A record with these columns.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def saved_rows(path: Path, column: str, split: str) -> Iterator[Row]:
             if split not in saved:
                 raise no_split(path.name, split, [str(name) for name in saved])
             saved = saved[split]
-        yield from _stream_rows(cast(Any, saved), column, path.name, path.name)
+        yield from _stream_rows(cast(Any, saved), columns, path.name, path.name)
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -194,22 +194,22 @@ def no_split(source: str, split: str, available: Sequence[str]) -> TextError:
     return TextError(f"{source}: no split '{split}'; {suggest(split, available)}")
 
 
-def _stream_rows(stream: Any, column: str, source: str, stem: str) -> Iterator[Row]:
+def _stream_rows(stream: Any, columns: Sequence[str], source: str, stem: str) -> Iterator[Row]:
     """Yield rows of a dataset object; Arrow tables, so that nothing but text is decoded."""
     known = stream.column_names
     if known:
-        stream = stream.select_columns([_top_column(source, list(known), column)])
+        stream = stream.select_columns(_top_columns(source, list(known), columns))
     stem, row = safe_name(stem), 0
     for table in stream.with_format("arrow").iter(batch_size=_BATCH):
-        top = _find_top(table.column_names, column)
-        if top is None:
-            records: list[object] = [dict.fromkeys(table.column_names)] * table.num_rows
-        else:
-            values = _values(table[top])
+        tops = [top for column in columns if (top := _find_top(table.column_names, column))]
+        values = {top: _values(table[top]) for top in tops}
+        for i in range(table.num_rows):
+            record: dict[str, object] = {top: found[i] for top, found in values.items()}
+            if not record:
+                record.update(dict.fromkeys(table.column_names))
             # A value that cannot be decoded has no columns to look into.
-            records = [value if value is BADLY_ENCODED else {top: value} for value in values]
-        for record in records:
-            yield Row(f"{stem}-{row:06d}", source, row, record)
+            damaged = BADLY_ENCODED in record.values()
+            yield Row(f"{stem}-{row:06d}", source, row, BADLY_ENCODED if damaged else record)
             row += 1
 
 
@@ -229,12 +229,15 @@ def _value(item: Any) -> object:
         return BADLY_ENCODED
 
 
-def _top_column(source: str, names: list[str], column: str) -> str:
-    """Return the top-level column that holds the path `column`, or raise."""
-    top = _find_top(names, column)
-    if top is None:
-        raise missing_column(source, column, names)
-    return top
+def _top_columns(source: str, names: list[str], columns: Sequence[str]) -> list[str]:
+    """Return the top-level columns that hold the paths `columns`, or raise."""
+    tops: list[str] = []
+    for column in columns:
+        top = _find_top(names, column)
+        if top is None:
+            raise missing_column(source, column, names)
+        tops.append(top)
+    return list(dict.fromkeys(tops))
 
 
 def _find_top(names: Sequence[str], column: str) -> str | None:

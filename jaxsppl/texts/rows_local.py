@@ -26,6 +26,7 @@ _OPENERS: dict[str, Callable[..., IO[bytes]]] = {
 }
 COMPRESSIONS = tuple(_OPENERS)
 _CHUNK = 1 << 16
+_LARGEST_CHUNK = 1 << 24
 # What `json.loads` raises for input that is not JSON, too deep, or a number too long.
 _JSON_ERRORS = (ValueError, RecursionError)
 
@@ -142,7 +143,7 @@ def _head(path: Path, n_char: int) -> object:
     text = ""
     with _open(path) as file:
         while len(text.lstrip()) < n_char:
-            chunk = file.read(max(_CHUNK, n_char))
+            chunk = file.read(min(max(_CHUNK, n_char), _LARGEST_CHUNK))
             try:
                 text += decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError:

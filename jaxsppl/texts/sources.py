@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jaxsppl.errors import JaxspplError, TextError
 from jaxsppl.texts.builtin import builtin_rows, seeded_order
-from jaxsppl.texts.columns import Row, pick_column
+from jaxsppl.texts.columns import Columns, Row, pick_columns
 from jaxsppl.texts.folder import PARTIAL, PREPARATION
 from jaxsppl.texts.passages import safe_name
 from jaxsppl.texts.rows_datasets import (
@@ -65,7 +65,7 @@ class Source:
 
 
 def open_source(
-    source: str, *, column: str, subset: str | None, split: str, seed: int, n_char: int
+    source: str, *, columns: Columns, subset: str | None, split: str, seed: int, n_char: int
 ) -> Source:
     """Find a source and say how its rows will come.
 
@@ -74,8 +74,8 @@ def open_source(
     source : str
         Dataset id on the Hugging Face Hub; local file, folder or glob pattern; a folder that
         `datasets` saved; ``python:prose`` or ``python:code``. What exists locally wins.
-    column : str
-        Column of the text; not used where a document is a file or built in.
+    columns : Columns
+        That of the text is not used where a document is a file or built in; the others cannot be.
     subset : str or None
         Configuration of a dataset on the Hub.
     split : str
@@ -97,6 +97,7 @@ def open_source(
         be read.
     """
     if source.startswith("python:"):
+        _refuse_columns(source, columns)
         return Source(
             name=safe_name(source),
             state=platform.python_version(),
@@ -107,22 +108,22 @@ def open_source(
     try:
         path = Path(source).expanduser()
         if path.exists() or glob.has_magic(source):
-            return _open_local(path, column=column, split=split, seed=seed, n_char=n_char)
+            return _open_local(path, columns=columns, split=split, seed=seed, n_char=n_char)
     except (OSError, ValueError, RuntimeError) as error:
         if isinstance(error, JaxspplError):
             raise
         raise TextError(f"{source}: cannot be read: {one_line(error)}") from error
     if HUB_ID.fullmatch(source) and _kind(path) is None:
-        rows = pick_column(hub_rows(source, column, subset, split), column)
+        rows = pick_columns(hub_rows(source, columns.names(), subset, split), columns)
         return Source(safe_name(source), "", False, 1_000, _guarded(source, rows))
     raise TextError(f"'{source}' does not exist; allowed: {_ALLOWED}")
 
 
-def _open_local(path: Path, *, column: str, split: str, seed: int, n_char: int) -> Source:
+def _open_local(path: Path, *, columns: Columns, split: str, seed: int, n_char: int) -> Source:
     """Open a file, a folder or a pattern."""
     if path.is_dir() and is_saved_dataset(path):
         files = sorted(item for item in path.rglob("*") if item.is_file())
-        rows = pick_column(saved_rows(path, column, split), column)
+        rows = pick_columns(saved_rows(path, columns.names(), split), columns)
         kind = "saved dataset"
     else:
         kind, files = _local_files(path, split)
@@ -130,14 +131,15 @@ def _open_local(path: Path, *, column: str, split: str, seed: int, n_char: int) 
         ordered = [files[names.index(name)] for name in seeded_order(names, seed)]
         match kind:
             case "text":
+                _refuse_columns(str(path), columns)
                 labels = [safe_name(name) for name in seeded_order(names, seed)]
                 rows = text_rows(ordered, labels, n_char)
             case "parquet":
-                rows = pick_column(parquet_rows(ordered, column), column)
+                rows = pick_columns(parquet_rows(ordered, columns.names()), columns)
             case "CSV":
-                rows = pick_column(chain.from_iterable(map(csv_rows, ordered)), column)
+                rows = pick_columns(chain.from_iterable(map(csv_rows, ordered)), columns)
             case _:
-                rows = pick_column(chain.from_iterable(map(json_rows, ordered)), column)
+                rows = pick_columns(chain.from_iterable(map(json_rows, ordered)), columns)
     return Source(
         name=safe_name(path.absolute().name.split(".")[0]),
         state=_files_state(files),
@@ -145,6 +147,16 @@ def _open_local(path: Path, *, column: str, split: str, seed: int, n_char: int) 
         pool=10_000,
         rows=_guarded(str(path), rows),
     )
+
+
+def _refuse_columns(source: str, columns: Columns) -> None:
+    """Raise if a source without columns is asked for some."""
+    for kind, name in (("prefix", columns.prefix), ("group", columns.group)):
+        if name is not None:
+            raise TextError(
+                f"{source}: has no columns, so none for the {kind} ('{name}'); leave it out, or "
+                "give .parquet, .jsonl or .csv"
+            )
 
 
 def _local_files(path: Path, split: str) -> tuple[str, list[Path]]:
