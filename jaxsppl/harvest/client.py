@@ -152,6 +152,7 @@ class Client:
     ) -> None:
         self._session = session
         self._url, self._headers = parse_url(url)
+        self._secrets = _secrets(url, self._headers)
         self._final = final
         self._patience_s = patience_s
         self.label = str(self._url).rstrip("/")
@@ -207,12 +208,7 @@ class Client:
                     reply = await self._once(path, data, query, limit)
         except _TransientError as fault:
             raise Unavailable(f"{self.label}: {fault}", down=fault.down, busy=fault.busy) from fault
-        try:
-            return msgspec.json.decode(reply, type=kind)  # pyright: ignore[reportPossiblyUnboundVariable]
-        except msgspec.ValidationError as error:
-            raise BadReplyError(f"{path} answered something unexpected: {error}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadReplyError(f"{path} did not answer JSON ({error})") from error
+        return decode(path, reply, kind)  # pyright: ignore[reportPossiblyUnboundVariable]
 
     async def _once(
         self, path: str, data: bytes, query: Mapping[str, str] | None, limit: int
@@ -285,10 +281,45 @@ class Client:
         except (msgspec.MsgspecError, RecursionError):
             page = content.lstrip()[:1] == b"<"
             said = "a web page" if page else content[:200].decode("utf-8", "replace")
-        key = os.environ.get(KEY, "").strip()
-        if key:
-            said = said.replace(key, "***")
+        for secret in self._secrets:
+            said = said.replace(secret, "***")
         return " ".join(said.split())[:300] or "(no message)"
+
+
+def _secrets(url: str, headers: Mapping[str, str]) -> list[str]:
+    """Return what no message may repeat: keys and passwords, and how headers carry them."""
+    place = url.partition("://")[2] or url
+    password = yarl.URL(f"http://{place}").password or ""
+    values = [value.rpartition(" ")[2] for value in headers.values()]
+    return sorted({word for word in (*values, password) if word}, key=len, reverse=True)
+
+
+def decode(path: str, reply: bytes, kind: type[T]) -> T:
+    """Decode the body of a reply.
+
+    Parameters
+    ----------
+    path : str
+        Where it comes from, for messages.
+    reply : bytes
+    kind : type
+        What it must be.
+
+    Returns
+    -------
+    object of `kind`
+
+    Raises
+    ------
+    BadReplyError
+        When it is not JSON, or JSON of something else.
+    """
+    try:
+        return msgspec.json.decode(reply, type=kind)
+    except msgspec.ValidationError as error:
+        raise BadReplyError(f"{path} answered something unexpected: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadReplyError(f"{path} did not answer JSON ({error})") from error
 
 
 def _may_retry(error: Exception) -> bool | float:

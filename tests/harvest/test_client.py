@@ -1,7 +1,11 @@
 """Addresses, keys, pauses."""
 
+import asyncio
 import base64
 import email.utils
+import os
+import ssl
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +18,7 @@ from jaxsppl.harvest.client import parse_url, retry_after
 from jaxsppl.harvest.runner import harvest_async
 
 KEY = "sk-very-secret-4711"
+CERTIFICATE = Path(__file__).with_name("localhost.pem")
 
 
 @pytest.mark.parametrize(
@@ -144,3 +149,49 @@ async def test_credentials_in_the_address_are_used_and_stored_nowhere(
     assert set(heads) == {basic}
     written = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
     assert b"s3cr3t" not in written + caplog.text.encode() + repr(report).encode()
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused(
+    aiohttp_server, texts: list[Text], tmp_path: Path
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    standin = StandIn()
+    server = await aiohttp_server(standin.app(), ssl=context)
+    with pytest.raises(ServerError, match="TLS certificate does not hold"):
+        await harvest_async(
+            texts, f"https://127.0.0.1:{server.port}", tmp_path, dataset="d", alternatives=5
+        )
+    assert not standin.paths
+
+
+async def test_the_command_prints_and_writes_no_secret(
+    start, texts: list[Text], tmp_path: Path
+) -> None:
+    async def echo(standin: StandIn, body: dict, answer: dict) -> web.Response:
+        heads = standin.request.headers
+        return error(400, f"you sent {heads['Authorization']} and {heads['X-Api-Key']}")
+
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for text in texts[:3]:
+        (folder / f"{text.document}.prefix.txt").write_text(text.prefix)
+        (folder / f"{text.document}.continuation.txt").write_text(text.continuation)
+    standin = StandIn(fault=echo, fault_times=1)
+    place = (await start(standin)).removeprefix("http://")
+    said = b""
+    for words in (["--json"], ["--model", "nope"], ["--protocol", "vllm"]):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "jaxsppl", "harvest", str(folder), "--alternatives", "5",
+            "--server", f"http://me:s3cr3t-word@{place}", "--out", str(tmp_path / "out"), *words,
+            env={**os.environ, "JAXSPPL_API_KEY": KEY},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        said += (await process.communicate())[0]
+    assert b"harvest.nc" in said
+    assert b"no server offers the model 'nope'" in said
+    assert b"you sent Basic *** and ***" in said
+    written = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    basic = base64.b64encode(b"me:s3cr3t-word")
+    for secret in (KEY.encode(), b"s3cr3t-word", basic, base64.b64encode(KEY.encode())):
+        assert secret not in said + written

@@ -145,7 +145,12 @@ async def typed_wrongly(standin: StandIn, body: Json, answer: Json) -> web.Strea
 
 async def cut_body(standin: StandIn, body: Json, answer: Json) -> web.StreamResponse:
     """Promise a long body and close in the middle of it."""
-    return web.Response(body=b'{"completion', headers={"Content-Length": "5000"})
+    reply = web.StreamResponse(headers={"Content-Length": "5000"})
+    await reply.prepare(standin.request)
+    await reply.write(b'{"completion')
+    assert standin.request.transport is not None
+    standin.request.transport.close()
+    return reply
 
 
 async def silent(standin: StandIn, body: Json, answer: Json) -> web.StreamResponse | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harvest_standin import StandIn, Text
+from harvest_standin import StandIn, Text, error
 
 from jaxsppl import store
 from jaxsppl.errors import ConfigError, SchemaError, ServerError
@@ -174,8 +174,6 @@ async def test_a_server_that_comes_back_as_another(
     standin = StandIn(slots=1)
 
     async def change(server: StandIn, body: Any, answer: Any) -> Any:
-        from harvest_standin import error
-
         server.build = "b2-newer"
         return error(503, "Loading model")
 
@@ -308,6 +306,35 @@ async def test_still_loading(start: Any, tmp_path: Path, texts: list[Text]) -> N
         await harvest_async(
             texts, await start(StandIn(loading=10**6)), tmp_path, dataset="d", patience_s=0.2
         )
+
+
+async def test_the_clock_jumps(
+    start: Any, tmp_path: Path, texts: list[Text], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [whole] = await harvest_async(
+        texts, await start(StandIn()), tmp_path / "whole", dataset="d", alternatives=5
+    )
+    dice = random.Random(3)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + dice.choice([-1e6, 0.0, 1e6]))
+
+    async def trouble(standin: StandIn, body: Any, answer: Any) -> Any:
+        reply = error(503, "busy")
+        reply.headers["Retry-After"] = "Thu, 01 Jan 2026 00:00:00 GMT"
+        return reply
+
+    url = await start(StandIn(fault=trouble, fault_times=3))
+    [report] = await harvest_async(texts, url, tmp_path / "jumps", dataset="d", alternatives=5)
+    assert not report.failures
+    assert 0 < report.seconds < 60
+    first, second = (store.read_harvest(str(r.path)) for r in (whole, report))
+    assert first.drop_attrs().identical(second.drop_attrs())
+
+
+async def test_a_server_that_drafts_tokens(start: Any, tmp_path: Path, texts: list[Text]) -> None:
+    url = await start(StandIn(speculative=True))
+    with pytest.raises(ServerError, match=r"drafts tokens \(speculative decoding\)"):
+        await harvest_async(texts, url, tmp_path, dataset="d", alternatives=5)
 
 
 async def test_two_runs_on_one_output(start: Any, tmp_path: Path, texts: list[Text]) -> None:

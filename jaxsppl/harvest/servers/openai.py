@@ -395,7 +395,8 @@ def read(reply: Completion, text: str) -> Echoed:
     if own[0] is not None:
         raise BadReplyError("the first token has a log-probability: the prompt is not echoed, or "
                             "the list is shifted by one")  # fmt: skip
-    first = 0 if tokens[0] == "" or text.startswith(tokens[0].lstrip(" ")) else 1
+    # a begin-of-text token is no part of the text; a space before the first word may be none either
+    first = int(not text.startswith((tokens[0], tokens[0].removeprefix(" "))))
     at = 0
     for end in range(first, len(tokens)):
         if at == len(text):
