@@ -132,7 +132,11 @@ def engine(module: str) -> Any:
 
 
 def sweep_to(
-    path: Path, settings: "Config", order: Sequence[str], files: Sequence[Path]
+    path: Path,
+    settings: "Config",
+    order: Sequence[str],
+    files: Sequence[Path],
+    dask: str | None = None,
 ) -> "xr.Dataset":
     """Sweep the grid of a config over harvest files and write the result.
 
@@ -147,13 +151,16 @@ def sweep_to(
         The chain.
     files : sequence of Path
         Harvest files.
+    dask : str, optional
+        Where to compute, as for `jaxsppl.sweep`.
 
     Returns
     -------
     xarray.Dataset
-        What was written.
+        What was written. Until then finished parts lie beside it, in ``PATH.parts``.
     """
     sweep = engine("jaxsppl.sweep.api").sweep
+    unfinished = path.with_name(f"{path.name}.parts")
     check_grid(settings)
     with journal.lock(path), counted("sweep") as progress:
         result = sweep(
@@ -167,6 +174,8 @@ def sweep_to(
             tolerance=settings.run.tolerance,
             audit_points=settings.run.audit_points,
             progress=progress,
+            unfinished=unfinished,
+            dask=dask,
         )
         if settings.decide is not None:
             result = _decided(result, settings, files)
@@ -175,6 +184,7 @@ def sweep_to(
             result = result.assign_attrs(choice_json=msgspec.json.encode(choice).decode())
         result = result.assign_attrs(config_json=config.to_json(settings))
         store.write_dataset(result, path)
+        store.remove_arrays(unfinished)
     return result
 
 

@@ -5,6 +5,7 @@ import glob
 import json
 import os
 import secrets
+import zipfile
 from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -114,6 +115,51 @@ def write_dataset(dataset: "xr.Dataset", path: str | os.PathLike[str]) -> Path:
     with atomic_path(target) as temporary:
         marked.to_netcdf(temporary, engine="netcdf4", format="NETCDF4", encoding=encoding)
     return target
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write plain arrays, for results that are not finished; atomic.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    arrays : mapping of str to array
+    """
+    with atomic_path(path) as temporary, temporary.open("wb") as handle:
+        np.savez(handle, **arrays)
+
+
+def read_arrays(path: Path) -> dict[str, schema.Array] | None:
+    """Read what `write_arrays` wrote; None where there is no such file or it is not whole.
+
+    Parameters
+    ----------
+    path : Path
+
+    Returns
+    -------
+    dict of str to array, or None
+    """
+    try:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+def remove_arrays(folder: Path) -> None:
+    """Remove a folder of such files; what else lies there stays.
+
+    Parameters
+    ----------
+    folder : Path
+        It need not exist.
+    """
+    for file in folder.glob("*.npz"):
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # not empty, or not there
+        folder.rmdir()
 
 
 def contents_of(dataset: "xr.Dataset") -> schema.Contents:

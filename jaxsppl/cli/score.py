@@ -17,6 +17,7 @@ def sweep(
     overrides: Overrides = None,
     inputs: Inputs = None,
     out: Path | None = None,
+    dask: str | None = None,
     dry_run: Annotated[bool, Flag] = False,
     json: Json = False,
 ) -> int:
@@ -31,7 +32,11 @@ def sweep(
     inputs
         Harvest files, folders or patterns; run.out/*.harvest.nc by default.
     out
-        The sweep file; run.out/NAME.sweep.nc by default.
+        The sweep file; run.out/NAME.sweep.nc by default. A sweep that was stopped goes on from
+        its finished parts.
+    dask
+        Compute on the workers of a scheduler (tcp://host:port), of a scheduler file, or on N
+        processes here (local:N); needs the extra jaxsppl[dask].
     dry_run
         Say what would be computed and how, and compute nothing.
     """
@@ -50,7 +55,7 @@ def sweep(
         emit(json, text, {"plans": data})
         return 0
     for name, order in settings.orders().items():
-        results.sweep_to(paths[name], settings, order, files)
+        results.sweep_to(paths[name], settings, order, files, dask)
     summaries = [describe(path) for path in paths.values()]
     text = "\n\n".join(render(summary).rstrip() for summary in summaries)
     written = "\n".join(f"written: {path}" for path in paths.values())

@@ -146,7 +146,7 @@ def _rows(
         other = (stops[-1], floors[-1], index)
         holds = _shorter(holds, _Cut(*(part.reshape(*place, *shape) for part in other)))
     full = (*(axis.size for axis in cuts.values()), *shape)
-    which = jnp.broadcast_to(holds.index, full).reshape(-1, *shape)
+    which = jnp.broadcast_to(holds.place, full).reshape(-1, *shape)
     if len(shape) == 1:
         which = jnp.broadcast_to(which[:, None], (which.shape[0], block.scenarios, *shape))
 
@@ -161,7 +161,7 @@ class _Cut(NamedTuple):
 
     stop: Array
     floor: Array
-    index: Array
+    place: Array
 
 
 def _shorter(one: _Cut, other: _Cut) -> _Cut:

@@ -2,20 +2,22 @@
 
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jaxsppl import parameters, schema, store
 from jaxsppl.errors import AuditError, ConfigError
-from jaxsppl.sampling.precision import float64
 from jaxsppl.sweep import engine
 from jaxsppl.sweep.audit import Audit, audit
 from jaxsppl.sweep.baselines import BASELINES, baseline_means
-from jaxsppl.sweep.binning import Tables, make_tables
 from jaxsppl.sweep.data import TokenArrays, check_tail, token_arrays, usable_top_k
+from jaxsppl.sweep.parts import Finished
 from jaxsppl.sweep.plan import Axis, Plan, Progress, make_plan
+from jaxsppl.sweep.scale import evaluator
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from jaxsppl.store import Harvests
 
 _LOG = logging.getLogger("jaxsppl.sweep")
+
+# A sweep that is expected to take less keeps no parts on disk.
+_SHORT_SECONDS = 5.0
 
 
 def sweep(
@@ -38,6 +43,8 @@ def sweep(
     audit_points: int = 64,
     seed: int = 0,
     progress: Progress | None = None,
+    unfinished: str | os.PathLike[str] | None = None,
+    dask: str | None = None,
 ) -> "xr.Dataset":
     """Evaluate every combination of sampling parameters on harvests.
 
@@ -65,6 +72,12 @@ def sweep(
         Of the audit's draw.
     progress : callable, optional
         Called with the (token, point) pairs done and in all.
+    unfinished : path, optional
+        Folder in which finished parts are kept; a sweep that was stopped goes on from them. Remove
+        it when the result is saved.
+    dask : str, optional
+        Where to compute: ``"tcp://host:port"`` of a scheduler, the path of a scheduler file, or
+        ``"local:N"`` for N processes here. This process by default.
 
     Returns
     -------
@@ -106,52 +119,46 @@ def sweep(
 
     parameters.check_whole(audit_points, "audit_points")
     parameters.check_whole(seed, "seed")
-    refine = 1.0
-    plan = planned(level, refine)
+    plan = planned(level, 1.0)
     advance = _counter(plan, progress)
-    each = -(-audit_points // len(tokens))
+    finished = None
+    if unfinished is not None and plan.seconds > _SHORT_SECONDS:
+        finished = Finished(Path(unfinished))
     rng = np.random.default_rng(seed)
-    results: list[tuple[TokenArrays, engine.Means, Audit, list[engine.Means]]] = []
-    tables = shared_tables(plan)
-    for one in tokens:
-        means = engine.grid_means(plan, one, advance, tables)
-        checked = audit(plan, one, means, each, rng)
-        while not _passes(checked, one, tolerance):
-            if plan.level != "binned":
-                raise AuditError(
-                    f"{one.label}: level '{plan.level}' differs from the direct definition by "
-                    f"{checked.nll:.2g} nat and {checked.ood:.2g} in the share, more than the "
-                    f"tolerance {tolerance:g}; please report it"
-                )
-            # Finer nodes cost little; exactness costs more, and always passes.
-            refine *= 2.0
-            plan = planned("binned" if refine == 2.0 else "factored", refine)
-            tables = shared_tables(plan)
-            _LOG.info("%s: the audit objects (%s); again, %s", one.label, checked, plan.why)
-            means = engine.grid_means(plan, one, advance, tables)
-            checked = audit(plan, one, means, each, rng)
-        named = baseline_means(
-            one, [*BASELINES.values()], epsilon=epsilon, tail=tail, block=plan.block
-        )
-        results.append((one, means, checked, named))
+    each = -(-audit_points // len(tokens))
+    refine, results = 1.0, list[_Result]()
+    with evaluator(dask, finished) as evaluate:
+        for one in tokens:
+            while True:
+                sums = evaluate(plan, one, advance)
+                means = engine.means_of(sums.loss, sums.ood, one.n_token)
+                checked = audit(plan, one, means, each, rng)
+                if _passes(checked, one, tolerance):
+                    break
+                if plan.level != "binned":
+                    raise AuditError(
+                        f"{one.label}: level '{plan.level}' differs from the direct definition by "
+                        f"{checked.nll:.2g} nat and {checked.ood:.2g} in the share, more than the "
+                        f"tolerance {tolerance:g}; please report it"
+                    )
+                # Finer nodes cost little; exactness costs more, and always passes.
+                refine *= 2.0
+                plan = planned("binned" if refine == 2.0 else "factored", refine)
+                _LOG.info("%s: the audit objects (%s); again, %s", one.label, checked, plan.why)
+            named = baseline_means(
+                one, [*BASELINES.values()], epsilon=epsilon, tail=tail, block=plan.block
+            )
+            results.append(_Result(one, means, checked, named))
     return _labelled(plan, results, tolerance)
 
 
-def shared_tables(plan: Plan) -> list[Tables] | None:
-    """Return the node values where one table holds all draws; it then serves all harvests.
+class _Result(NamedTuple):
+    """What a sweep found on one harvest."""
 
-    Parameters
-    ----------
-    plan : Plan
-
-    Returns
-    -------
-    list of Tables or None
-    """
-    if plan.level != "binned" or plan.n_draw > plan.draws:
-        return None
-    with float64():
-        return list(make_tables(plan))
+    tokens: TokenArrays
+    means: engine.Means
+    checked: Audit
+    baselines: list[engine.Means]
 
 
 def _passes(checked: Audit, tokens: TokenArrays, tolerance: float) -> bool:
@@ -317,7 +324,7 @@ def _counter(plan: Plan, progress: Progress | None) -> Any:
 
 def _labelled(
     plan: Plan,
-    results: Sequence[tuple[TokenArrays, engine.Means, Audit, list[engine.Means]]],
+    results: Sequence[_Result],
     tolerance: float,
 ) -> "xr.Dataset":
     """Put the results of all pairs under their labels."""

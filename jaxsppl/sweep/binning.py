@@ -12,8 +12,10 @@ import numpy as np
 from jaxsppl import schema
 from jaxsppl.sampling import binned
 from jaxsppl.sampling.nodes import Layout
+from jaxsppl.sampling.precision import float64
 from jaxsppl.sweep.chunks import chunks
 from jaxsppl.sweep.data import TokenArrays, blocks
+from jaxsppl.sweep.devices import NodeSums, shared
 from jaxsppl.sweep.plan import Advance, Plan
 from jaxsppl.sweep.workers import in_threads
 
@@ -65,10 +67,29 @@ def make_tables(plan: Plan) -> Iterator[Tables]:
         yield Tables(first, stop, part[:, 2], *_node_values(plan, plan.nodes, part))
 
 
+def shared_tables(plan: Plan) -> list[Tables] | None:
+    """Return the node values where one table holds all draws; it then serves all harvests.
+
+    Parameters
+    ----------
+    plan : Plan
+
+    Returns
+    -------
+    list of Tables or None
+    """
+    if plan.level != "binned" or plan.n_draw > plan.draws:
+        return None
+    with float64():
+        return list(make_tables(plan))
+
+
 def _node_values(plan: Plan, nodes: Layout, draws: schema.Array) -> tuple[jax.Array, jax.Array]:
     """Return (node, draw) values of (draw, 3) alpha, beta and epsilon, a part in each thread."""
     each = -(-len(draws) // plan.workers)
-    filled = np.concatenate([draws, np.repeat(draws[-1:], each * plan.workers - len(draws), axis=0)])
+    filled = np.concatenate(
+        [draws, np.repeat(draws[-1:], each * plan.workers - len(draws), axis=0)]
+    )
 
     def values(part: schema.Array) -> tuple[jax.Array, jax.Array]:
         """Evaluate some of the draws."""
@@ -126,8 +147,8 @@ def binned_sums(
     n_draw = math.prod(len(axis) for axis in axes[n_row_axis:])
     loss = np.zeros((plan.n_scenario, *row_shape, n_draw))
     ood = np.zeros((*row_shape, n_draw))
-    # Modelling the tail costs more than a chunk of rows, so it is done once where memory allows.
-    kept = list(blocks(tokens, plan.block, plan.tail)) if plan.keep_blocks else None
+    # Modelling the tail costs more than a chunk of rows, so it is done once for all of them.
+    kept = list(shared(blocks(tokens, plan.block, plan.tail)))
     for table in tables:
         draws = slice(table.first, table.stop)
         n_now = table.stop - table.first
@@ -140,12 +161,11 @@ def binned_sums(
             n_now: int = n_now,
         ) -> None:
             """Compute one chunk of rows for these draws."""
-            total = jnp.zeros(n_row * plan.n_scenario * nodes.n_node, jnp.float32)
-            cut = jnp.zeros((n_row, plan.n_scenario), jnp.float32)
+            sums = NodeSums(n_row, plan.n_scenario, nodes.n_node)
             values = tuple(jnp.asarray(axis) for axis in parts)
             n_point = math.prod(place.stop - place.start for place in where) * n_now
-            for block in kept if kept is not None else blocks(tokens, plan.block, plan.tail):
-                where_to, which = binned.spread_rows(
+            for block in kept:
+                spread_tokens = binned.spread_rows(
                     block,
                     values,
                     {},
@@ -153,11 +173,9 @@ def binned_sums(
                     names=plan.order[:n_row_axis],
                     nodes=nodes,
                 )
-                total, cut = binned.accumulate(
-                    total, cut, where_to, which, n_node=nodes.n_node
-                )
-                jax.block_until_ready(cut)
+                sums.add(*spread_tokens)
                 advance(n_point * min(plan.block, tokens.n_token))
+            total, cut = sums.all()
             summed, below = binned.products(
                 total,
                 table.loss,

@@ -2,14 +2,14 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxsppl.schema import Array
-from jaxsppl.sweep.api import shared_tables
-from jaxsppl.sweep.data import TokenArrays
+from jaxsppl.sweep.binning import shared_tables
+from jaxsppl.sweep.data import TokenArrays, tokens_at
 from jaxsppl.sweep.engine import direct_probabilities, grid_means
 from jaxsppl.sweep.plan import make_plan
 
@@ -93,28 +93,6 @@ def shuffled(documents: Documents, seed: int) -> list[int]:
         return hashlib.sha256(f"{seed} {documents.sha256[place]}".encode()).hexdigest()
 
     return sorted(range(len(documents)), key=key)
-
-
-def tokens_at(tokens: TokenArrays, where: Array) -> TokenArrays:
-    """Return some tokens of a harvest.
-
-    Parameters
-    ----------
-    tokens : TokenArrays
-    where : array
-        (token,) bool.
-
-    Returns
-    -------
-    TokenArrays
-        `n_byte` and `fingerprint` are still those of the whole.
-    """
-    cut: dict[str, Any] = {}
-    for field in fields(tokens):
-        value = getattr(tokens, field.name)
-        if isinstance(value, np.ndarray) and value.shape[:1] == (tokens.n_token,):
-            cut[field.name] = value[where]
-    return replace(tokens, **cut)
 
 
 def point_sums(

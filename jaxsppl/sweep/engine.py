@@ -18,6 +18,7 @@ from jaxsppl.sampling.precision import float64
 from jaxsppl.sweep.binning import Tables, binned_sums, make_tables
 from jaxsppl.sweep.chunks import chunks
 from jaxsppl.sweep.data import TokenArrays, blocks, usable_top_k
+from jaxsppl.sweep.devices import shared
 from jaxsppl.sweep.plan import Advance, Plan
 from jaxsppl.sweep.workers import in_threads, worker_count
 
@@ -61,9 +62,29 @@ def means_of(loss: schema.Array, ood: schema.Array, n_token: int) -> Means:
     return Means(mean[0], mean.min(axis=0), mean.max(axis=0), ood / n_token)
 
 
-def grid_means(
+@dataclass(frozen=True)
+class Sums:
+    """Sums over tokens, which add up over parts of a text.
+
+    Attributes
+    ----------
+    loss : array
+        (scenario, ...) losses [nat].
+    ood : array
+        (...) tokens below epsilon.
+    """
+
+    loss: schema.Array
+    ood: schema.Array
+
+    def __add__(self, other: "Sums") -> "Sums":
+        """Return the sums over both texts."""
+        return Sums(self.loss + other.loss, self.ood + other.ood)
+
+
+def grid_sums(
     plan: Plan, tokens: TokenArrays, advance: Advance, tables: Iterable[Tables] | None = None
-) -> Means:
+) -> Sums:
     """Evaluate a plan's grid on one harvest.
 
     Parameters
@@ -71,7 +92,7 @@ def grid_means(
     plan : Plan
         What to do.
     tokens : TokenArrays
-        One harvest.
+        One harvest, or some of its tokens.
     advance : callable
         Told the number of (token, point) pairs after each step.
     tables : iterable of Tables, optional
@@ -79,7 +100,7 @@ def grid_means(
 
     Returns
     -------
-    Means
+    Sums
         Arrays of the shape of the plan's axes.
     """
     names = [axis.name for axis in plan.axes]
@@ -92,11 +113,26 @@ def grid_means(
             level = _factored if plan.level == "factored" else _direct
             loss, ood = level(plan, tokens, axes, advance)
     back = [plan.order.index(name) for name in names]
-    return means_of(
-        np.transpose(loss, [0, *(1 + place for place in back)]),
-        np.transpose(ood, back),
-        tokens.n_token,
-    )
+    return Sums(np.transpose(loss, [0, *(1 + place for place in back)]), np.transpose(ood, back))
+
+
+def grid_means(
+    plan: Plan, tokens: TokenArrays, advance: Advance, tables: Iterable[Tables] | None = None
+) -> Means:
+    """Evaluate a plan's grid on one harvest, as means over its tokens.
+
+    Parameters
+    ----------
+    plan, tokens, advance, tables
+        As for `grid_sums`.
+
+    Returns
+    -------
+    Means
+        Arrays of the shape of the plan's axes.
+    """
+    sums = grid_sums(plan, tokens, advance, tables)
+    return means_of(sums.loss, sums.ood, tokens.n_token)
 
 
 def _factored(
@@ -106,7 +142,7 @@ def _factored(
     shape = [len(axis) for axis in axes]
     loss, ood = np.zeros((plan.n_scenario, *shape)), np.zeros(shape)
     fixed = {} if "epsilon" in plan.order else {"epsilon": jnp.asarray(plan.epsilon)}
-    for block in blocks(tokens, plan.block, plan.tail):
+    for block in shared(blocks(tokens, plan.block, plan.tail)):
         for where, parts in chunks(axes, plan.chunk):
             part = factored.grid(
                 block,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxsppl import parameters
@@ -34,6 +35,8 @@ _SPREAD = 320
 # a nanosecond of the float32 product.
 _NS_MASS, _NS_INTERVAL, _NS_SPREAD, _NS_DIRECT = 110.0, 60.0, 220.0, 1700.0
 _FLOPS = 60.0
+# Parts of a sweep are kept as they are done, so about so much time is lost when it is stopped.
+_PART_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,10 @@ class Plan:
         Draws (alpha x beta x epsilon) in all, and those whose node values are held at once.
     nodes : Layout or None
         Nodes of level "binned".
-    keep_blocks : bool
-        Whether the prepared blocks of a harvest stay in memory for all chunks of rows.
+    shard : int
+        Tokens whose prepared blocks stay in memory for all chunks of rows; sums add over shards.
+    rows : int
+        Values of the slowest axis in a part: what is computed, kept or sent as a whole.
     workers : int
         Threads.
     result_bytes, work_bytes : int
@@ -107,7 +112,8 @@ class Plan:
     n_draw: int
     draws: int
     nodes: Layout | None
-    keep_blocks: bool
+    shard: int
+    rows: int
     workers: int
     result_bytes: int
     work_bytes: int
@@ -236,9 +242,11 @@ def make_plan(
     most = max(tokens.n_token for tokens in harvests)
     # Each token alone costs its ranks, prefix sums from both sides and the cells of the tail.
     a_token = 8 * (8 * max(tokens.n_rank for tokens in harvests) + 400)
-    block = 64
-    while block < 512 and block < most and 2 * block * a_token < budget // 4:
-        block *= 2
+    block = _block(most, budget // 4 // a_token)
+    # Prepared, it is its log-probabilities and a few numbers more.
+    stored = 8 * (max(tokens.n_rank for tokens in harvests) + 20)
+    shard = min(most, max(1, budget // 4 // (stored * block)) * block)
+    budget -= shard * stored
     if nodes is None:
         a_point = 8 * scenarios * block * _TEMPORARIES
         chunk = _chunk(sizes, min(max(1, (budget - block * a_token) // a_point), 16384))
@@ -273,11 +281,29 @@ def make_plan(
         draws=draws,
         nodes=nodes,
         workers=workers,
-        keep_blocks=most * a_token < budget // 2,
+        shard=shard,
+        rows=_rows(sizes, n_draw_axis, chosen, seconds[chosen] / workers * shard / n_token),
         result_bytes=result_bytes,
-        work_bytes=block * a_token + (held - result_bytes) + at_work,
+        work_bytes=block * a_token + shard * stored + (held - result_bytes) + at_work,
         seconds=seconds[chosen] / workers,
     )
+
+
+def _block(n_token: int, room: int) -> int:
+    """Return how many tokens are computed at once, of those that there are and have room."""
+    each = len(jax.local_devices())
+    most = each * (512 if jax.default_backend() == "cpu" else 8192)
+    block = 64 * each
+    while block < min(n_token, most) and 2 * block <= room:
+        block *= 2
+    return block
+
+
+def _rows(sizes: Sequence[int], n_draw_axis: int, level: str, seconds: float) -> int:
+    """Return how many values of the slowest axis make a part of a grid that takes so long."""
+    if level == "binned" and n_draw_axis == len(sizes):
+        return sizes[0]
+    return math.ceil(sizes[0] / math.ceil(max(seconds, 1.0) / _PART_SECONDS))
 
 
 def _seconds(

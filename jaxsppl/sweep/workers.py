@@ -24,7 +24,9 @@ def worker_count() -> int:
     -------
     int
     """
-    return min(os.cpu_count() or 1, 16) if jax.default_backend() == "cpu" else 1
+    # Several devices take turns in one order only; two threads could wait for each other.
+    is_one = jax.default_backend() == "cpu" and len(jax.local_devices()) == 1
+    return min(os.cpu_count() or 1, 16) if is_one else 1
 
 
 def in_threads(work: Callable[..., T], pieces: Iterable[tuple[object, ...]], count: int) -> list[T]:
