@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files as resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from jaxsppl import __version__, schema, store
 from jaxsppl.errors import ConfigError, JaxspplError
 from jaxsppl.report.aligned import fixed, signed, significant
 from jaxsppl.report.plots import figures
+from jaxsppl.report.proof import chosen_words
 from jaxsppl.report.recipe import (
     Recipe,
     harvests_of,
@@ -56,10 +56,6 @@ class Section:
     ----------
     summary : SweepSummary, OptimumSummary or HarvestSummary
     figures : list of Figure
-    proof : list of dict
-        Held-out scores of each pair, [] when the file has none.
-    plateau : list of dict
-        What cannot be told from the best, by pair.
     starts : list of list of str
         Every start of an optimum.
     recipe : Recipe or None
@@ -71,14 +67,18 @@ class Section:
 
     summary: SweepSummary | OptimumSummary | HarvestSummary
     figures: list[Figure] = field(default_factory=list[Figure])
-    proof: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    plateau: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     starts: list[list[str]] = field(default_factory=list[list[str]])
     recipe: Recipe | None = None
     commands: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     provenance: list[tuple[str, list[tuple[str, str]]]] = field(
         default_factory=list[tuple[str, list[tuple[str, str]]]]
     )
+
+    def is_proven(self) -> bool:
+        """Return whether held-out documents say what the choice is worth."""
+        if not isinstance(self.summary, SweepSummary):
+            return False
+        return any(row.proof is not None for row in self.summary.rows)
 
 
 def write_report(
@@ -127,6 +127,7 @@ def write_report(
         sections=sections,
         version=__version__,
         value_text=value_text,
+        chosen_words=chosen_words,
     )
     store.write_text(Path(out), page)
     return Path(out)
@@ -154,8 +155,6 @@ def _section(path: str | os.PathLike[str]) -> Section:
     return Section(
         summary,
         figures=_figures(path, summary),
-        proof=_proof(contents),
-        plateau=_plateau(contents),
         recipe=sweep_recipe(contents, summary.file),
         commands=_commands(summary, contents),
         provenance=provenance,
@@ -183,54 +182,6 @@ def _pairs(contents: schema.Contents) -> list[tuple[tuple[int, int], str]]:
         ((i, j), f"{models[i]} on {datasets[j]}")
         for i, j in np.argwhere(contents.array("n_token") > 0).tolist()
     ]
-
-
-def _proof(contents: schema.Contents) -> list[dict[str, Any]]:
-    """Return the held-out scores of each pair, [] when the file has none."""
-    if "heldout_nll" not in contents.variables:
-        return []
-    found: list[dict[str, Any]] = []
-    for at, name in _pairs(contents):
-        n_choosing, n_proven, n_tried = (
-            int(contents.array(key)[at]) for key in ("n_choosing", "n_proven", "n_tried")
-        )
-        if n_proven <= 0:
-            continue
-        lines: list[dict[str, Any]] = []
-        for row, setting in enumerate(contents.array("setting").tolist()):
-            numbers = {
-                key: float(contents.array(f"heldout_{key}")[(*at, row)])
-                for key in ("nll", "ood", "gain", "win")
-            }
-            ends = {
-                key: contents.array(f"heldout_{key}_interval")[(*at, row)].tolist()
-                for key in ("nll", "gain")
-            }
-            needed = float(contents.array("documents_needed")[(*at, row)])
-            lines.append({"name": setting, **numbers, "ends": ends, "needed": needed})
-        found.append({"name": name, "choosing": n_choosing, "proven": n_proven,
-                      "tried": n_tried, "lines": lines})  # fmt: skip
-    return found
-
-
-def _plateau(contents: schema.Contents) -> list[dict[str, Any]]:
-    """Return how far each axis reaches among the points that cannot be told from the best."""
-    if "plateau" not in contents.variables:
-        return []
-    axes = contents.variables["nll"][0][2:]
-    found: list[dict[str, Any]] = []
-    for at, name in _pairs(contents):
-        flat = contents.array("plateau")[at].astype(bool)
-        if not flat.any():
-            continue
-        reach: list[tuple[str, str]] = []
-        for place, axis in enumerate(axes):
-            others = tuple(other for other in range(flat.ndim) if other != place)
-            values = np.sort(contents.array(axis)[flat.any(axis=others)])
-            low, high = (value_text(axis, float(value)) for value in (values[0], values[-1]))
-            reach.append((axis, low if low == high else f"{low} to {high}"))
-        found.append({"name": name, "points": int(flat.sum()), "total": flat.size, "reach": reach})
-    return found
 
 
 def _starts(contents: schema.Contents) -> list[list[str]]:

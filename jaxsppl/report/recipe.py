@@ -69,8 +69,11 @@ def sweep_recipe(contents: schema.Contents, file: str) -> Recipe:
         "objective": _objective(attrs, attrs.get("baseline_epsilon", 0.01)),
         "run": {"level": attrs.get("level", "auto"), "tolerance": attrs.get("tolerance", 1e-4)},
     }
-    if "plateau" in contents.variables:
-        tables["decide"] = _asked(attrs).get("decide", {})
+    rules = json.loads(str(attrs.get("decide_json", "{}")))
+    if rules:
+        tables["objective"] = {**tables["objective"], **rules.pop("choice", {})}
+        presets = (_asked(attrs).get("decide") or {}).get("presets")
+        tables["decide"] = {**rules, "words": None, "presets": presets or None}
     name = store.safe_name(file.removesuffix(".sweep.nc"))
     given = [f"{name}.toml", "--input", *(one["source"] for one in harvests_of(contents))]
     made = ["jaxsppl", "sweep", *given, "--out", f"{name}.sweep.nc"]

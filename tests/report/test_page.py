@@ -30,7 +30,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.tags: set[str] = set()
         self.addresses: list[str] = []
-        self.blocks: dict[str, list[str]] = {"pre": [], "td": [], "p": [], "h3": []}
+        self.blocks: dict[str, list[str]] = {"pre": [], "td": [], "p": [], "h3": [], "h4": []}
         self.feed(path.read_text(encoding="utf-8"))
         self.close()
 
@@ -113,22 +113,35 @@ def test_its_commands_give_its_numbers(
 def test_a_gain_on_the_same_text_is_not_called_a_proof(swept: Path, tmp_path: Path) -> None:
     page = Page(write_report([swept], tmp_path / "r.html"))
     assert any("prove nothing about other text" in " ".join(p.split()) for p in page.blocks["p"])
-    assert "Held-out proof" not in page.blocks["h3"]
+    assert "Held-out proof" not in page.blocks["h4"]
 
 
 def test_held_out_proof_and_plateau_appear_when_the_file_has_them(
-    swept: Path, tmp_path: Path
+    swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decided = jaxsppl.decide(jaxsppl.open_sweep(swept), tmp_path / "a b.harvest.nc")
     path = store.write_dataset(decided, tmp_path / "d.sweep.nc")
     page = Page(write_report([path], tmp_path / "r.html"))
-    assert "Held-out proof" in page.blocks["h3"]
-    assert "What cannot be told from the best" in page.blocks["h3"]
-    assert any("12 settings on 2 documents" in " ".join(text.split()) for text in page.blocks["p"])
+    assert "Held-out proof" in page.blocks["h4"]
+    assert "What cannot be told from the best" in page.blocks["h4"]
+    said = [" ".join(text.split()) for text in page.blocks["p"]]
+    assert any(
+        "12 settings in turn on 2 of 3 documents, proven on the others, 3" in s for s in said
+    )
     assert not any("prove nothing" in text for text in page.blocks["p"])
     gain = decided["heldout_gain"].sel(setting="neutral").squeeze()
     assert f"{float(gain):+.4f}" in page.blocks["td"]
-    assert f"{int(decided['plateau'].sum())} of 12" in page.blocks["td"]
+    assert any(s.startswith(f"{int(decided['plateau'].sum())} of 12 points") for s in said)
+    # the proof is made again by what is printed too
+    monkeypatch.chdir(tmp_path)
+    (config,) = (block for block in page.blocks["pre"] if block.startswith("[chain]"))
+    (tmp_path / "d.toml").write_text(config)
+    (made,) = (block for block in page.blocks["pre"] if block.startswith("jaxsppl sweep"))
+    path.unlink()
+    assert cli.main(shlex.split(made)[1:]) == 0
+    again = jaxsppl.open_sweep(path)
+    for name in ("heldout_nll", "heldout_gain_interval", "plateau", "sampler_gain"):
+        np.testing.assert_array_equal(again[name], decided[name])
 
 
 def test_optimum_and_harvest_have_their_sections(tmp_path: Path) -> None:
