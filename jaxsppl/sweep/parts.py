@@ -175,6 +175,8 @@ class Here:
             Arrays of the shape of the plan's axes.
         """
         parts = parts_of(plan, tokens.n_token)
+        if len(parts) == 1:
+            return self.part(plan, tokens, parts[0], advance)
         return together(plan, ((part, self.part(plan, tokens, part, advance)) for part in parts))
 
     def part(self, plan: Plan, tokens: TokenArrays, part: Part, advance: Advance) -> Sums:

@@ -31,10 +31,12 @@ _TEMPORARIES = 14
 _SPREAD = 320
 
 # Nanoseconds on one core, for the choice of the level and the expected time: a Beta mass, an
-# interval, an interval spread over nodes, a token by the definition; and floating-point operations
-# a nanosecond of the float32 product.
-_NS_MASS, _NS_INTERVAL, _NS_SPREAD, _NS_DIRECT = 110.0, 60.0, 220.0, 1700.0
-_FLOPS = 60.0
+# interval, a token by the definition; at level binned the ranks of a token at one temperature, an
+# interval spread over nodes, a row that takes it; and operations a nanosecond of the product, whose
+# rows reach about a third of the nodes.
+_NS_MASS, _NS_INTERVAL, _NS_DIRECT = 110.0, 60.0, 1700.0
+_NS_RANKS, _NS_SPREAD, _NS_ROW = 1500.0, 120.0, 20.0
+_FLOPS, _REACHED = 60.0, 3
 # Parts of a sweep are kept as they are done, so about so much time is lost when it is stopped.
 _PART_SECONDS = 20.0
 
@@ -221,7 +223,7 @@ def make_plan(
     result_bytes, held = _held(axes, n_point, len(models) * len(datasets), scenarios, memory_mib)
     nested, n_draw_axis = _nesting(stages, names)
     sizes = [len(axes[names.index(name)].values) for name in nested]
-    n_row = math.prod(sizes[: len(sizes) - n_draw_axis])
+    counts = _row_counts(stages, axes)
     budget = memory_mib * _MIB - held
     is_one = keeps_interval(stages, names)
     if level == "binned" and not is_one:
@@ -230,13 +232,13 @@ def make_plan(
             "'auto' or 'factored'"
         )
     nodes = _nodes(axes, epsilon, refine) if level in ("auto", "binned") and is_one else None
-    n_draw = n_point // n_row
+    n_draw = n_point // counts[0]
     # Node values of as many draws at once as fit a third of the memory; a token is spread anew
     # for each such part.
     draws = min(n_draw, max(1, budget // 3 // (8 * nodes.n_node))) if nodes is not None else 0
     n_token = sum(tokens.n_token for tokens in harvests)
     workers = worker_count()
-    seconds = _seconds(n_token, len(harvests), n_row, n_draw, draws, scenarios, nodes)
+    seconds = _seconds(n_token, len(harvests), counts, n_draw, draws, scenarios, nodes)
     chosen, why = _choose(level, seconds, nodes)
     nodes = nodes if chosen == "binned" else None
     most = max(tokens.n_token for tokens in harvests)
@@ -309,13 +311,17 @@ def _rows(sizes: Sequence[int], n_draw_axis: int, level: str, seconds: float) ->
 def _seconds(
     n_token: int,
     n_harvest: int,
-    n_row: int,
+    rows: tuple[int, int, int],
     n_draw: int,
     draws: int,
     scenarios: int,
     nodes: Layout | None,
 ) -> dict[str, float]:
-    """Return the expected time of each level on one core [s]."""
+    """Return the expected time of each level on one core [s].
+
+    `rows` are the rows, the combinations of their outer axes, and the distinct cuts of each.
+    """
+    n_row, n_outer, n_cut = rows
     pairs = scenarios * n_token
     n_point = n_row * n_draw
     seconds = {
@@ -323,12 +329,22 @@ def _seconds(
         "factored": pairs * (n_point * _NS_MASS + n_row * _NS_INTERVAL),
     }
     if nodes is not None:
-        product = 4.0 * n_harvest * n_row * scenarios * nodes.n_node * n_draw / _FLOPS
         parts = math.ceil(n_draw / draws)
-        spreading = pairs * n_row * parts * _NS_SPREAD
+        spreading = n_outer * (_NS_RANKS + n_cut * _NS_SPREAD) + n_row * _NS_ROW
+        reached = n_row * scenarios * nodes.n_node / _REACHED
+        product = 4.0 * n_harvest * reached * n_draw / _FLOPS
         tables = nodes.n_node * n_draw * _NS_MASS * (1 if parts == 1 else n_harvest)
-        seconds["binned"] = product + spreading + tables
+        seconds["binned"] = product + pairs * parts * spreading + tables
     return {level: 1e-9 * value for level, value in seconds.items()}
+
+
+def _row_counts(stages: Sequence[str], axes: Sequence[Axis]) -> tuple[int, int, int]:
+    """Return the rows, the combinations of their outer axes, and the distinct cuts of each."""
+    sizes = {axis.name: len(axis.values) for axis in axes if axis.name not in DRAW}
+    _, independent = split(stages, list(sizes))
+    n_row = math.prod(sizes.values())
+    inner = [sizes[name] for name in independent]
+    return n_row, n_row // math.prod(inner), 1 + sum(inner)
 
 
 def _held(
