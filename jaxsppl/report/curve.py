@@ -84,6 +84,10 @@ def _grey(name: str) -> dict[str, Any]:
     return {"color": grey, "markeredgecolor": grey, "markerfacecolor": "white"}
 
 
+# Label of the plateau's band.
+PLATEAU = "plateau"
+
+
 class _Scale:
     """Where the values of the axis lie: by their size, or side by side when they are too uneven."""
 
@@ -152,6 +156,14 @@ def _draw(
     if line.nll_lower is not None and line.nll_upper is not None:
         lower, upper = line.nll_lower.ravel()[order], line.nll_upper.ravel()[order]
         top.fill_between(at, lower, upper, color=colour, alpha=0.18, linewidth=0)
+    if line.plateau is not None:
+        flat = line.plateau.ravel()[order]
+        nll = np.where(flat, line.nll.ravel()[order], np.nan)
+        band: dict[str, Any] = {"color": colour, "alpha": 0.3, "zorder": 1}
+        top.plot(at, nll, linewidth=9, solid_capstyle="round", label=PLATEAU, **band)
+        # A point between points that are worse has no line.
+        alone = flat & ~np.append(flat[1:], False) & ~np.insert(flat[:-1], 0, False)
+        top.plot(at[alone], nll[alone], "o", markersize=9, markeredgewidth=0, **band)
     held = at_one_epsilon(surface)
     marked: set[str] = set()
     for point in (*held.baselines, held.best):
@@ -181,6 +193,8 @@ def _sentences(surfaces: Sequence[Surface], x: str) -> list[str]:
     sentences = [style.conditions(surfaces), style.held_sentence(held, (x,))]
     if any(_band(_slice(surface, x)) > style.VISIBLE for surface in surfaces):
         sentences.append("Shaded: where the unseen tail can put nll.")
+    if any(surface.plateau is not None for surface in surfaces):
+        sentences.append("Broad: cannot be told from the best, all points at once.")
     default = next((p for s in held if (p := s.baseline(DEFAULT)) is not None), None)
     if default is not None and x in parameters.PARAMETERS:
         values = ", ".join(f"{name} {value:g}" for name, value in default.values.items())

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxsppl.choice import Choice
 from jaxsppl.report.aligned import aligned, fixed
 from jaxsppl.report.surface import Point, Surface, point_at, value_text
 from jaxsppl.schema import Array
@@ -66,14 +65,13 @@ def front_of(surface: Surface) -> tuple[FrontPoint, ...]:
     return tuple(FrontPoint(point.values, point.nll, point.ood) for point in points)
 
 
-def compromise(surface: Surface, choice: Choice) -> Point:
-    """Return the best point by an objective that is more than nll.
+def compromise(surface: Surface) -> Point:
+    """Return the best point by the objective of the sweep, where that is more than nll.
 
     Parameters
     ----------
     surface : Surface
         At one epsilon.
-    choice : Choice
 
     Returns
     -------
@@ -84,7 +82,7 @@ def compromise(surface: Surface, choice: Choice) -> Point:
     ConfigError
         When no point keeps the limit.
     """
-    return _place(surface, choice.index(surface.nll, surface.ood), COMPROMISE)
+    return _place(surface, surface.choice.index(surface.nll, surface.ood), COMPROMISE)
 
 
 def front_text(front: Sequence[FrontPoint], markdown: bool = False) -> str:

@@ -42,17 +42,20 @@ def heat_figure(surfaces: Sequence[Surface], x: str, y: str) -> "Figure":
     panels = figure.subplots(rows, columns, squeeze=False)
     maps = [_map(surface, x, y) for surface in held]
     lined = False
-    above = np.concatenate([excess.ravel() for excess, _, _ in maps])
+    above = np.concatenate([excess.ravel() for excess, *_ in maps])
     finite = above[np.isfinite(above)]
     # Half of the map in full colour: the far corners only say "bad".
     top = float(np.clip(np.quantile(finite, 0.75), 0.05, None))
     norm = PowerNorm(0.5, vmin=0.0, vmax=top, clip=False)
     image = None
     others = style.other_names(held)
-    for axes, label, surface, (excess, xs, ys) in zip(
+    for axes, label, surface, (excess, xs, ys, inside) in zip(
         panels.flat, labels, held, maps, strict=False
     ):
         image = axes.pcolormesh(excess, cmap="viridis", norm=norm, rasterized=True)
+        if inside is not None:
+            row, column = np.nonzero(inside)
+            axes.scatter(column + 0.5, row + 0.5, s=14, color="white", linewidths=0)
         if _contours(axes, excess, top):
             lined = True
         else:
@@ -88,17 +91,22 @@ def heat_figure(surfaces: Sequence[Surface], x: str, y: str) -> "Figure":
     return figure
 
 
-def _map(surface: Surface, x: str, y: str) -> tuple[Array, Array, Array]:
-    """Return nll above the best as (y, x), and both axes from strict to off."""
+def _map(surface: Surface, x: str, y: str) -> tuple[Array, Array, Array, Array | None]:
+    """Return nll above the best as (y, x), both axes from strict to off, and the plateau."""
     best = surface.best.values
     cut = restrict(surface, {name: best[name] for name in surface.axes if name not in (x, y)})
     names = list(cut.axes)
-    plane = np.squeeze(cut.nll, axis=tuple(i for i, name in enumerate(names) if name not in (x, y)))
-    if names.index(x) < names.index(y):
-        plane = plane.T
     columns, rows = effective_order(x, cut.axes[x]), effective_order(y, cut.axes[y])
-    excess = plane[np.ix_(rows, columns)] - np.nanmin(plane)
-    return excess, cut.axes[x][columns], cut.axes[y][rows]
+
+    def plane(values: Array) -> Array:
+        """Return an array of the grid as (y, x)."""
+        held = tuple(i for i, name in enumerate(names) if name not in (x, y))
+        flat = np.squeeze(values, axis=held)
+        return (flat.T if names.index(x) < names.index(y) else flat)[np.ix_(rows, columns)]
+
+    excess = plane(cut.nll)
+    inside = None if cut.plateau is None else plane(cut.plateau)
+    return excess - np.nanmin(excess), cut.axes[x][columns], cut.axes[y][rows], inside
 
 
 def _contours(axes: "Axes", excess: Array, top: float) -> bool:
@@ -188,6 +196,8 @@ def _place(name: str, values: Array, value: float | None) -> float:
 def _sentences(held: Sequence[Surface], x: str, y: str, lined: bool) -> list[str]:
     """Return what the caption says beyond the conditions."""
     sentences = ["Star: best point."]
+    if any(surface.plateau is not None for surface in held):
+        sentences.append("Dots: cannot be told from the best, all points at once.")
     sentences.append(style.held_sentence(held, (x, y)))
     if lined:
         sentences.append("Lines: that many nat/token above the best.")

@@ -214,7 +214,7 @@ def proof_of(contents: schema.Contents, surface: Surface) -> Proof | None:
         contents.array(dim).tolist().index(name)
         for dim, name in (("model", surface.model), ("dataset", surface.dataset))
     )
-    if int(contents.array("n_proven")[at]) == 0:
+    if int(contents.array("n_proven")[at]) == 0 or surface.plateau is None:
         return None
     rules = json.loads(str(contents.attrs.get("decide_json", "{}")))
     searched = [str(name) for name in contents.array("searched").tolist()]
@@ -233,7 +233,7 @@ def proof_of(contents: schema.Contents, surface: Surface) -> Proof | None:
         settings=_lines(contents, at, "heldout", "setting"),
         samplers=_lines(contents, at, "sampler", "sampler"),
         sampler_points=int(contents.attrs.get("sampler_points", 0)),
-        plateau=_plateau(contents, at, surface),
+        plateau=_plateau(surface, surface.plateau),
     )
 
 
@@ -265,13 +265,8 @@ def _lines(
     )
 
 
-def _plateau(contents: schema.Contents, at: tuple[int, ...], surface: Surface) -> Plateau:
-    """Return the plateau of one pair at the epsilon of the surface."""
-    inside = contents.array("plateau")[at].astype(bool)
-    names = contents.variables["nll"][0][2:]
-    if "epsilon" in names:
-        place = int(np.argmin(np.abs(contents.array("epsilon") - surface.epsilon)))
-        inside = np.take(inside, [place], axis=names.index("epsilon"))
+def _plateau(surface: Surface, inside: schema.Array) -> Plateau:
+    """Return the plateau of one pair."""
     steps = np.zeros(inside.shape)
     for axis, (name, values) in enumerate(surface.axes.items()):
         shape = [-1 if other == axis else 1 for other in range(inside.ndim)]

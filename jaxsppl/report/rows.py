@@ -7,9 +7,7 @@ xarray nor matplotlib is imported.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from jaxsppl import schema
@@ -207,7 +205,7 @@ def summarise_sweep(contents: schema.Contents, file: str) -> SweepSummary:
         for point in surface.baselines:
             stated += [name for name in point.values if name not in (*stated, "epsilon")]
     attrs = contents.attrs
-    choice = _choice(attrs)
+    choice = held[0].choice if held else Choice()
     return SweepSummary(
         file=file,
         chain=split_chain(attrs.get("chain", "")),
@@ -219,20 +217,14 @@ def summarise_sweep(contents: schema.Contents, file: str) -> SweepSummary:
         axes=axes,
         parameters=tuple(stated),
         points=math.prod(len(values) for values in axes.values()),
-        rows=tuple(_row(contents, surface, stated, choice) for surface in held),
+        rows=tuple(_row(contents, surface, stated) for surface in held),
         objective="" if choice.is_plain else choice.words(),
         macro=macro_of(contents),
         notes=tuple(file_notes(contents, whole, held)),
     )
 
 
-def _choice(attrs: Mapping[str, Any]) -> Choice:
-    """Return the objective of a file."""
-    text = str(attrs.get("choice_json", ""))
-    return msgspec.json.decode(text, type=Choice) if text else Choice()
-
-
-def _row(contents: schema.Contents, surface: Surface, stated: list[str], choice: Choice) -> Row:
+def _row(contents: schema.Contents, surface: Surface, stated: list[str]) -> Row:
     """Return the settings of one pair."""
     points = [*surface.baselines, surface.best]
     runnable = best_runnable(surface)
@@ -241,12 +233,12 @@ def _row(contents: schema.Contents, surface: Surface, stated: list[str], choice:
     with np.errstate(invalid="ignore"):
         near = int((surface.nll <= surface.best.nll + NEAR_BEST).sum())
     notes = row_notes(surface, runnable, near)
-    if not choice.is_plain:
+    if not surface.choice.is_plain:
         try:
-            points.append(compromise(surface, choice))
+            points.append(compromise(surface))
             runnable = points[-1] if not obstacles(points[-1].values, surface.chain) else runnable
         except ConfigError as error:
-            notes.append(f"{choice.words()}: {error}")
+            notes.append(f"{surface.choice.words()}: {error}")
     neutral, default = surface.baseline(NEUTRAL), surface.baseline(DEFAULT)
     flags = None if runnable is None else llama_server_flags(runnable.values, surface.chain)
     return Row(

@@ -28,6 +28,7 @@ SETTINGS: dict[str, tuple[str, str, bool]] = {
     DEFAULT: ("D", "#D55E00", False),
     BEST_LLAMA_CPP: ("^", "#009E73", False),
     "best": ("o", "#0072B2", True),
+    "compromise": ("X", "#CC79A7", True),
 }
 # Settings with other names, such as presets, take these in turn.
 OTHER_SETTINGS = (

@@ -7,12 +7,14 @@ compared. Neither xarray nor matplotlib is imported.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from jaxsppl import parameters
+from jaxsppl.choice import Choice
 from jaxsppl.errors import ConfigError, SchemaError, suggest
 from jaxsppl.schema import Array, Contents
 
@@ -85,6 +87,10 @@ class Surface:
         The smallest nll.
     baselines : tuple of Point
         Named settings for comparison.
+    plateau : array or None
+        bool, like `nll`: points that cannot be told from the best; None when the sweep has none.
+    choice : Choice
+        What the sweep was made to choose by.
     """
 
     source: str
@@ -103,6 +109,8 @@ class Surface:
     tail: str
     best: Point
     baselines: tuple[Point, ...] = ()
+    plateau: Array | None = None
+    choice: Choice = field(default_factory=Choice)
 
     def index(self, values: Mapping[str, float]) -> tuple[int, ...]:
         """Return the grid index of a point that is on the grid."""
@@ -183,8 +191,23 @@ def _surface(
         tail=str(contents.attrs.get("tail", "drop")),
         best=Point("best", {}, chain, math.nan, math.nan),
         baselines=tuple(_baselines(contents, pair)),
+        plateau=_plateau(contents, pair),
+        choice=_choice(contents),
     )
     return replace(surface, best=_stored_best(contents, surface, pair))
+
+
+def _plateau(contents: Contents, pair: tuple[int, int]) -> Array | None:
+    """Return the plateau of a pair, None where it was not, or could not be, found."""
+    if "plateau" not in contents.variables or not contents.array("plateau")[pair].any():
+        return None
+    return contents.array("plateau")[pair].astype(bool)
+
+
+def _choice(contents: Contents) -> Choice:
+    """Return the objective of a file."""
+    text = str(contents.attrs.get("choice_json", ""))
+    return msgspec.json.decode(text, type=Choice) if text else Choice()
 
 
 def _baselines(contents: Contents, pair: tuple[int, int]) -> list[Point]:
@@ -329,6 +352,7 @@ def restrict(surface: Surface, values: Mapping[str, float]) -> Surface:
         ood=surface.ood[cut],
         nll_lower=None if surface.nll_lower is None else surface.nll_lower[cut],
         nll_upper=None if surface.nll_upper is None else surface.nll_upper[cut],
+        plateau=None if surface.plateau is None else surface.plateau[cut],
         epsilon=float(values.get("epsilon", surface.epsilon)),
     )
     if smaller.nll.shape == surface.nll.shape:

@@ -1,12 +1,14 @@
 """The trade-off figure: nll against the out-of-distribution share, every grid point."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxsppl.errors import ConfigError
 from jaxsppl.report import style
-from jaxsppl.report.front import pareto_front
+from jaxsppl.report.front import compromise, pareto_front
 from jaxsppl.report.surface import Surface, at_one_epsilon
 from jaxsppl.schema import Array
 
@@ -71,6 +73,7 @@ def tradeoff_figure(surfaces: Sequence[Surface], colour_by: str | None = None) -
         style.conditions(held),
         f"A dot is a grid point; {held[0].nll.size:,} a pair.",
         beyond,
+        "" if held[0].choice.is_plain else f"Compromise: {held[0].choice.words()}.",
     )
     return figure
 
@@ -82,6 +85,9 @@ def _panel(
     nll, ood = surface.nll.ravel(), 100 * surface.ood.ravel()
     front = pareto_front(nll, ood)
     points = [*surface.baselines, surface.best]
+    if not surface.choice.is_plain:
+        with contextlib.suppress(ConfigError):  # no point keeps the limit: the table says so
+            points.append(compromise(surface))
     right = max([float(nll[front].max()), *(point.nll for point in points)])
     left = min([float(np.nanmin(nll)), *(point.nll for point in points)])
     width = max(right - left, 1e-3)

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
-from small import harvest
+from uneven import uneven as made
 
 import jaxsppl
 from jaxsppl.choice import Choice, Rules
@@ -21,14 +21,6 @@ from jaxsppl.sweep.samplers import default_samplers, tried_points
 Array = np.ndarray[Any, Any]
 GRID = {"temperature": [0.5, 0.8, 1.0, 1.3], "min_p": [0.0, 0.1], "top_k": [0, 4]}
 RULES = Rules(folds=4, resamples=300)
-
-
-def made(n_document: int = 9, seed: int = 0, **labels: str) -> xr.Dataset:
-    """Documents of uneven length."""
-    whole = harvest(n_token=270, n_rank=16, n_document=n_document, seed=seed, **labels)
-    ends = np.cumsum(1.0 + np.arange(n_document) % 3)
-    index = np.searchsorted(ends / ends[-1], (0.5 + np.arange(270)) / 270).astype("i4")
-    return whole.assign(document_index=("token", index))
 
 
 @pytest.fixture(scope="module")
