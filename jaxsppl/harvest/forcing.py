@@ -7,16 +7,19 @@ alternatives at its place instead, while a filler token is generated. Servers wi
 grammars get one request a token, which forces it by a bias.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from jaxsppl.errors import ServerError
 from jaxsppl.harvest.client import BadReplyError, Client, RefusedError
 from jaxsppl.harvest.protocol import NEUTRAL, How, PassageError
-from jaxsppl.harvest.validate import Position
+from jaxsppl.harvest.statistics import statistics
+from jaxsppl.harvest.validate import SENTINEL, Position
 
 TOKEN_GRAMMAR = "token-grammar"
 ONE_TOKEN = "one-token"
@@ -70,6 +73,9 @@ SETTINGS: Mapping[str, Any] = {
 }
 # Measured: 105 bytes for an alternative; long pieces repeat their bytes as numbers.
 ALTERNATIVE_BYTES = 700
+TYPICAL_BYTES = 105
+# Replies are parsed while the server works on the next ones, so they are kept this small.
+RUN_BYTES = 1 << 25
 
 
 class _Alternative(msgspec.Struct):
@@ -115,7 +121,18 @@ class Forcing:
     n_vocab: int = 0
     alternatives: int = 1
     method: str = field(default=TOKEN_GRAMMAR)
+    statistics: bool = False
     answering: str = ""
+
+    @property
+    def _n_listed(self) -> int:
+        """Return how many alternatives are asked for."""
+        return self.n_vocab if self.statistics else self.alternatives
+
+    @property
+    def _longest_run(self) -> int:
+        """Return how many tokens one request may score, so that its reply stays small."""
+        return max(1, RUN_BYTES // (self._n_listed * TYPICAL_BYTES))
 
     async def choose(self, wanted: str, prompt: Sequence[int], targets: Sequence[int]) -> str:
         """Find out, once, whether the server knows token grammars.
@@ -213,7 +230,8 @@ class Forcing:
                 found.append(await self._single(walk, at))
                 at += 1
             else:
-                end = next((i for i in range(at, len(ids)) if not whole[i]), len(ids))
+                last = min(at + self._longest_run, len(ids))
+                end = next((i for i in range(at, last) if not whole[i]), last)
                 found += await self._force(walk, at, end, split=True)
                 at = end
         return found
@@ -223,7 +241,7 @@ class Forcing:
         rule = " ".join(f"<[{token}]>" for token in walk.ids[at:end])
         try:
             reply = await self._complete(
-                walk, at, end - at, {"grammar": f"root ::= {rule}"}, self.alternatives
+                walk, at, end - at, {"grammar": f"root ::= {rule}"}, self._n_listed
             )
         except RefusedError as error:
             if not split or GRAMMAR_DEAD_END not in error.said:
@@ -250,7 +268,7 @@ class Forcing:
         target = walk.ids[at]
         try:
             reply = await self._complete(
-                walk, at, 1, {"logit_bias": [[target, BIAS]]}, self.alternatives
+                walk, at, 1, {"logit_bias": [[target, BIAS]]}, self._n_listed
             )
         except RefusedError as error:
             if error.status != 500:
@@ -267,25 +285,57 @@ class Forcing:
         """Look a token up among the alternatives at its place, in a list as long as it takes."""
         target = walk.ids[at]
         first: Position | None = None
-        wanted = self.alternatives
+        wanted = self._n_listed
         while True:
             reply = await self._complete(walk, at, 1, {"logit_bias": [[self.filler, BIAS]]}, wanted)
             entries = self._entries(reply)
             if len(entries) != 1:
                 raise PassageError(f"{len(entries)} tokens came back for 1")
-            seen = self._position(entries[0])
-            first = first or seen
-            if target in seen.top_ids:
+            listed = entries[0].top_logprobs or []
+            place = next((one for one in listed if one.id == target), None)
+            if place is not None:
+                seen = self._position(_Entry(target, place.logprob, listed))
                 break
-            if wanted >= self.n_vocab or len(seen.top_ids) < wanted:
+            if wanted >= self.n_vocab or len(listed) < wanted:
                 raise PassageError(f"the server lists no log-probability for token id {target}")
+            first = first or self._position(entries[0])
             wanted = min(wanted * 10, self.n_vocab)
-        logprob = seen.top_logprobs[list(seen.top_ids).index(target)]
-        if seen is not first and first.top_ids[0] in seen.top_ids:
+        if first is None:
+            return seen
+        logprob = seen.logprob
+        if first.top_ids[0] in seen.top_ids:
             # one offset is common to all entries of a reply and depends on the list's length
             again = seen.top_logprobs[list(seen.top_ids).index(first.top_ids[0])]
             logprob += first.top_logprobs[0] - again
         return Position(target, logprob, first.top_ids, first.top_logprobs)
+
+    async def price(self, prompt: Sequence[int]) -> tuple[int, float]:
+        """Ask for the whole vocabulary once, and return what that costs.
+
+        Parameters
+        ----------
+        prompt : sequence of int
+
+        Returns
+        -------
+        (int, float)
+            Bytes and seconds for one token.
+        """
+        began = time.monotonic()
+        reply = await self.client.ask(
+            "/completion",
+            msgspec.Raw,
+            body={
+                **SETTINGS,
+                "prompt": list(prompt),
+                "n_predict": 1,
+                "n_probs": self.n_vocab,
+                "cache_prompt": False,
+                **self.model,
+            },
+            limit=(1 << 20) + self.n_vocab * ALTERNATIVE_BYTES,
+        )
+        return len(bytes(reply)), time.monotonic() - began
 
     async def _complete(
         self, walk: _Walk, at: int, n_predict: int, how: Mapping[str, Any], n_probs: int
@@ -340,13 +390,26 @@ class Forcing:
                 )
         return entries
 
-    @staticmethod
-    def _position(entry: _Entry) -> Position:
+    def _position(self, entry: _Entry) -> Position:
         """Return an entry as a position; null at a listed token means no probability."""
         listed = entry.top_logprobs or []
+        logprob = LOWEST if entry.logprob is None else entry.logprob
+        ids = [alternative.id for alternative in listed]
+        logprobs = [LOWEST if a.logprob is None else a.logprob for a in listed]
+        if not self.statistics:
+            return Position(entry.id, logprob, ids, logprobs)
+        law = np.asarray(logprobs)
+        if law.size != self.n_vocab or np.unique(ids).size != law.size:
+            raise BadReplyError(f"{law.size} alternatives came for all {self.n_vocab}")
+        if law.min() <= SENTINEL:
+            raise PassageError(
+                f"the probability of {(law <= SENTINEL).sum()} tokens underflowed, so the server "
+                "does not tell their logits; harvest without --statistics"
+            )
+        # The server's sum is of float32, one after another: its error is one offset for all.
+        offset = float(np.log(np.exp(law).sum()))
+        law -= offset
+        k = self.alternatives
         return Position(
-            entry.id,
-            LOWEST if entry.logprob is None else entry.logprob,
-            [alternative.id for alternative in listed],
-            [LOWEST if a.logprob is None else a.logprob for a in listed],
+            entry.id, logprob - offset, ids[:k], law[:k].tolist(), statistics=statistics(law[None])
         )

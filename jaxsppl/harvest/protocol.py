@@ -232,6 +232,16 @@ class Scorer(abc.ABC):
         del passage, slot, how
         return None
 
+    async def price(self) -> tuple[int, float] | None:
+        """Measure what the statistics of one token cost.
+
+        Returns
+        -------
+        (int, float) or None
+            Bytes of reply and seconds; None when they cost nothing to speak of.
+        """
+        return None
+
     @abc.abstractmethod
     async def identify(self) -> Identity:
         """Ask the server anew who it is, by a real completion too.

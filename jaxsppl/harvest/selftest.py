@@ -14,8 +14,8 @@ from jaxsppl.harvest.protocol import How, Passage, PassageError, ScoredPassage, 
 
 log = logging.getLogger("jaxsppl.harvest")
 
-# Characters of the continuation that are scored again.
-LENGTH = 240
+# Characters of the continuation that are scored again; few where each token is dear.
+LENGTH, FEW = 240, 40
 # Half the temperature moves a typical log-probability by a third of a nat and more. Arithmetic that
 # depends on the batch moves single ones by tenths on some builds, so the median decides.
 OTHER_TEMPERATURE = 0.5
@@ -57,7 +57,7 @@ class Proof:
         return asdict(self)
 
 
-async def prove(scorer: Scorer, passage: Passage, slot: int) -> Proof | None:
+async def prove(scorer: Scorer, passage: Passage, slot: int, length: int = LENGTH) -> Proof | None:
     """Score the beginning of a passage in several ways and compare.
 
     Parameters
@@ -66,6 +66,8 @@ async def prove(scorer: Scorer, passage: Passage, slot: int) -> Proof | None:
     passage : Passage
         One that has been scored.
     slot : int
+    length : int
+        Characters of the continuation to score.
 
     Returns
     -------
@@ -81,7 +83,7 @@ async def prove(scorer: Scorer, passage: Passage, slot: int) -> Proof | None:
     Unavailable
         When the server does not answer, after retries.
     """
-    text = _Text(passage.document, passage.prefix, passage.continuation[:LENGTH])
+    text = _Text(passage.document, passage.prefix, passage.continuation[:length])
     plain = await scorer.score_as(text, slot, How())
     if plain is None:
         return None

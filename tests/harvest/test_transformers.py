@@ -207,3 +207,38 @@ def test_the_command(model_path: Path, tmp_path: Path, capsys: Any, monkeypatch:
     [file] = (tmp_path / "o").glob("*.harvest.nc")
     assert file.name.startswith("tiny.")
     assert "log_partition" in store.read_harvest(file)
+
+
+def test_windows_and_chat(model_path: Path, tmp_path: Path) -> None:
+    long = Text("long", "It was", " the cat that sat on the mat and looked at a dog" * 3)
+    found = harvested(model_path, tmp_path / "w", long, alternatives=3, window=20, stride=8)
+    ids, _ = by_hand(model_path, long.prefix + long.continuation)
+    start, text = int(found.context_tokens[0]), ids[1:]
+    model = transformers.AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float64)
+    right: list[float] = []
+    first, end = start - 1, 19
+    while first < len(text):
+        begin = max(0, end - 19)
+        with torch.no_grad():
+            rows = model(torch.tensor([[0, *text[begin:end]]])).logits[0].numpy()
+        law = scipy.special.log_softmax(rows, axis=1)
+        right += [law[i - begin, text[i]] for i in range(first, end)]
+        first, end = end, min(end + 8, len(text))
+    np.testing.assert_allclose(found.token_logprob, right, atol=1e-4)
+
+    folder = make_model(tmp_path / "chatty", bos=True)
+    with pytest.raises(ServerError, match="chat template does not work"):
+        harvested(folder, tmp_path / "c", PROSE, chat=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = (
+        "<s>ask {{ messages[0].content }}{% if add_generation_prompt %} say{% endif %}"
+    )
+    tokenizer.save_pretrained(folder)
+    question = Text("q", "was </s> it", " the best of times")
+    chat = harvested(folder, tmp_path / "c", question, alternatives=3, chat=True)
+    inner = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    before = inner.encode("<s>ask was </s> it say", add_special_tokens=False).ids
+    assert before[0] == 0
+    assert chat.context_tokens.values.tolist() == [len(before)]
+    answer = inner.encode(question.continuation, add_special_tokens=False).ids
+    assert chat.token_id.values.tolist() == answer

@@ -240,7 +240,7 @@ class LlamaCppServer(Server):
 class LlamaCppScorer(TokenScorer):
     """One model of one llama-server."""
 
-    abilities = TokenScorer.abilities | {"chat"}
+    abilities = TokenScorer.abilities | {"chat", "statistics"}
     too_long = "give the server a larger --ctx-size or shorten the passage"
 
     def __init__(
@@ -299,6 +299,7 @@ class LlamaCppScorer(TokenScorer):
             build=props.build_info,
             filler=plain[0].id,
             slots=props.total_slots,
+            statistics=self._options.statistics,
         )
         prompt = [*lead, plain[0].id]
         if not n_vocab:
@@ -329,6 +330,17 @@ class LlamaCppScorer(TokenScorer):
                 f"{self.label} drafts tokens (speculative decoding), and their log-probabilities "
                 "are not the model's; start it without a draft model"
             )
+
+    async def price(self) -> tuple[int, float] | None:
+        """Measure what the whole vocabulary costs; see `Scorer.price`.
+
+        Returns
+        -------
+        (int, float) or None
+        """
+        if self._forcing is None:
+            return None
+        return await self._forcing.price([*self.lead, self._forcing.filler])
 
     async def _lead_tokens(self) -> tuple[int, ...]:
         """Return the tokens that the model wants before a text; those after it are left off."""
