@@ -227,6 +227,7 @@ def import_kld(
     alternatives: Whole = 100,
     model: str | None = None,
     dataset: str = "text",
+    server: str | None = None,
     json: Json = False,
 ) -> int:
     """Make a harvest of a file that `llama-perplexity --kl-divergence-base` writes.
@@ -246,6 +247,8 @@ def import_kld(
         Name of the model in all results; the file's by default.
     dataset
         Name of the text in all results.
+    server
+        Address of a llama-server with the same vocabulary: it tells the tokens' bytes.
     """
     from jaxsppl.bars import counted
     from jaxsppl.harvest.kld import import_kld as read
@@ -257,6 +260,7 @@ def import_kld(
             alternatives=alternatives,
             model=model,
             dataset=dataset,
+            server=server,
             progress=progress,
         )
     emit(

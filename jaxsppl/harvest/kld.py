@@ -90,6 +90,7 @@ def import_kld(
     alternatives: int = 100,
     model: str | None = None,
     dataset: str = "text",
+    server: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> HarvestReport:
     """Make a harvest of the file that `llama-perplexity --kl-divergence-base` writes.
@@ -99,7 +100,8 @@ def import_kld(
     an actual token at the floor has an upper bound only and is counted in `n_censored`.
     `entropy`, and `log_partition` from a certain inverse temperature on, are given where the floor
     leaves no more than 4e-3 nat open on either side, for every token; `logit_std` and `min_logprob`
-    only when no token is at the floor. Bytes of tokens are not in such a file: `token_bytes` is 0.
+    only when no token is at the floor. Bytes of tokens are not in such a file: `token_bytes` is 0
+    unless a server tells them.
 
     Parameters
     ----------
@@ -111,6 +113,9 @@ def import_kld(
         K, the alternatives kept for each token; at most the vocabulary is used.
     model, dataset : str
         Names to store; the model's is the file's by default.
+    server : str, optional
+        Address of a llama-server with a model of the same vocabulary, which tells how many bytes
+        each token has: without it there are no bits per byte.
     progress : callable, optional
         Called with the chunks read and all of them.
 
@@ -124,6 +129,8 @@ def import_kld(
         When an argument is unusable or the harvest cannot be written.
     SchemaError
         When the file is not such a file, is too short or too long, or its rows are no laws.
+    ServerError
+        When the server cannot be reached or has another vocabulary.
     """
     began = time.monotonic()
     if isinstance(alternatives, bool) or alternatives < 1:
@@ -135,7 +142,7 @@ def import_kld(
         reader = _Reader(source, stream, layout, min(alternatives, layout.n_vocab))
         passages: list[_Chunk] = []
         scored: dict[str, ScoredPassage] = {}
-        for passage, part in reader.chunks():
+        for passage, part in reader.chunks(server):
             passages.append(passage)
             scored[passage.document] = part
             if progress is not None:
@@ -231,7 +238,7 @@ class _Reader:
         self._open = np.zeros(INVERSE_TEMPERATURE.size)
         self._open_entropy = 0.0
 
-    def chunks(self) -> Iterator[tuple[_Chunk, ScoredPassage]]:
+    def chunks(self, server: str | None) -> Iterator[tuple[_Chunk, ScoredPassage]]:
         """Yield each chunk as a passage and its scores."""
         layout = self._layout
         n_id = layout.n_chunk * layout.chunk
@@ -240,11 +247,17 @@ class _Reader:
             raise SchemaError(
                 f"{self._source}: a token id is not in 0 .. {layout.n_vocab - 1}; it is damaged"
             )
+        n_byte = np.zeros_like(ids)
+        if server is not None:
+            from jaxsppl.harvest.piece_bytes import piece_bytes
+
+            n_byte = piece_bytes(server, ids.ravel().tolist(), layout.n_vocab).reshape(ids.shape)
         digits = len(str(layout.n_chunk - 1))
         for number, targets in enumerate(ids[:, layout.context :]):
             name = f"chunk-{number:0{digits}d}"
             text = " ".join(map(str, targets.tolist()))
-            yield _Chunk(name, text), self._chunk(name, targets)
+            lengths = n_byte[number, layout.context :]
+            yield _Chunk(name, text), self._chunk(name, targets, lengths)
         if self._stream.read(1):
             raise _wrong_size(self._source, self._at, layout, at_least=True)
 
@@ -257,7 +270,9 @@ class _Reader:
         self.digest.update(data)
         return data
 
-    def _chunk(self, name: str, targets: npt.NDArray[np.int32]) -> ScoredPassage:
+    def _chunk(
+        self, name: str, targets: npt.NDArray[np.int32], token_bytes: npt.NDArray[np.int32]
+    ) -> ScoredPassage:
         """Score one chunk."""
         width, n_row = self._layout.width, targets.size
         top_id = np.full((n_row, self.alternatives), -1, np.int32)
@@ -292,7 +307,7 @@ class _Reader:
             token_id=targets,
             token_logprob=np.minimum(actual, 0),
             token_rank=rank,
-            token_bytes=np.zeros(n_row, np.int32),
+            token_bytes=token_bytes,
             top_token_id=top_id,
             top_logprob=np.minimum(top, 0),
             context_tokens=self._layout.context,

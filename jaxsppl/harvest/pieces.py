@@ -16,7 +16,7 @@ _BYTE_OF = {chr(byte): byte for byte in _SHOWN_AS_ITSELF} | {
     chr(256 + i): byte for i, byte in enumerate(_HIDDEN)
 }
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_LOST = "\N{REPLACEMENT CHARACTER}"
+LOST = "\N{REPLACEMENT CHARACTER}"
 
 
 def _byte_level(string: str) -> bytes:
@@ -86,7 +86,7 @@ def from_decoded(decoded: Sequence[str], text: bytes) -> list[bytes]:
     at = 0
     waiting = 0
     for token in decoded:
-        if _LOST in token:
+        if LOST in token:
             pieces.append(b"")
             waiting += 1
             continue

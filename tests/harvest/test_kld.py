@@ -1,10 +1,12 @@
 """Files of llama-perplexity: real numbers, an independent writer, and everything cut short."""
 
+import json
 import os
 import subprocess
 import sys
 import threading
 import tracemalloc
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from kld_writer import encoded, kld_bytes, row_bytes
 
 from jaxsppl import store
-from jaxsppl.errors import ConfigError, SchemaError
+from jaxsppl.errors import ConfigError, SchemaError, ServerError
 from jaxsppl.harvest.kld import TOLERANCE, import_kld
 from jaxsppl.harvest.statistics import INVERSE_TEMPERATURE
 
@@ -252,6 +254,34 @@ def test_arguments_that_cannot_be_meant(tmp_path: Path) -> None:
     (tmp_path / "a.kld").write_bytes(kld_bytes(*made()))
     with pytest.raises(ConfigError, match="alternatives is 0"):
         import_kld(tmp_path / "a.kld", tmp_path / "out.nc", alternatives=0)
+
+
+def test_a_server_tells_the_bytes_of_tokens(llama_server: str, tmp_path: Path) -> None:
+    text = "It was the best of times, caf\u00e9 \u6f22\u5b57 \U0001f984 and the end of it."
+    body = json.dumps({"content": text, "parse_special": False, "with_pieces": True}).encode()
+    request = urllib.request.Request(
+        f"{llama_server}/tokenize", body, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        tokens = json.load(reply)["tokens"]
+    ids = [token["id"] for token in tokens]
+    n_byte = [
+        len(t["piece"].encode() if isinstance(t["piece"], str) else t["piece"]) for t in tokens
+    ]
+    # the last token is a special one that no text becomes
+    ids, n_byte = [*ids[: 2 * (len(ids) // 2) - 1], 2], n_byte[: 2 * (len(ids) // 2) - 1]
+    n_byte.append(len("<|im_end|>"))
+    chunk = len(ids)
+    rows = np.random.default_rng(0).normal(0, 1, (1, chunk - 1 - chunk // 2, 49152))
+    (tmp_path / "a.kld").write_bytes(kld_bytes(np.array([ids]), rows.astype(np.float32)))
+    import_kld(tmp_path / "a.kld", tmp_path / "a.nc", alternatives=2, server=llama_server)
+    found = store.read_harvest(tmp_path / "a.nc")
+    assert found.token_bytes.values.tolist() == n_byte[chunk // 2 + 1 :]
+    (tmp_path / "b.kld").write_bytes(kld_bytes(*made()))
+    with pytest.raises(ServerError, match="has a vocabulary of 49,152, the file one of 31"):
+        import_kld(tmp_path / "b.kld", tmp_path / "b.nc", server=llama_server)
+    with pytest.raises(ServerError, match="is the server running"):
+        import_kld(tmp_path / "a.kld", tmp_path / "b.nc", server="http://127.0.0.1:9")
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -73,6 +73,10 @@ class _Piece(msgspec.Struct):
     piece: str | list[int]
 
 
+class _Text(msgspec.Struct):
+    content: str
+
+
 class _Prompt(msgspec.Struct):
     prompt: str
 
@@ -412,6 +416,25 @@ class LlamaCppScorer(TokenScorer):
                 Token(token.id, piece, whole and not piece.startswith(b"\0") and piece != b"")
             )
         return tokens
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens; what is no whole character is replaced.
+
+        Parameters
+        ----------
+        ids : sequence of int
+
+        Returns
+        -------
+        str
+        """
+        reply = await self._client.ask(
+            "/detokenize",
+            _Text,
+            body={"tokens": list(ids), **self._model},
+            limit=(1 << 20) + 64 * len(ids),
+        )
+        return reply.content
 
     async def positions(
         self, ids: Sequence[int], whole: Sequence[bool], start: int, slot: int, how: How
