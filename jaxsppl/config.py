@@ -78,11 +78,18 @@ class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Optimize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[optimize]`: which parameters are optimised, from how many starts."""
+    """`[optimize]`: which parameters are optimized, within which bounds, from how many starts.
+
+    The values that are tried of the others are their axes in `[grid]`.
+    """
 
     over: list[str] = []
     starts: int = 32
     seed: int = 0
+    method: Literal["lbfgs", "adam"] = "lbfgs"
+    max_steps: int = 200
+    bounds: dict[str, tuple[float, float]] = {}
+    pooled: bool = False
 
 
 class Decide(Rules, frozen=True, forbid_unknown_fields=True):
@@ -334,6 +341,8 @@ def _check_values(config: Config, where: str) -> None:
     used = [*config.grid, *config.optimize.over]
     for name in config.optimize.over:
         parameters.parameter(name, f"{where}: optimize.over")
+    for name in config.optimize.bounds:
+        parameters.parameter(name, f"{where}: optimize.bounds")
     if config.chain.order is not None and config.chain.orders:
         raise ConfigError(f"{where}: chain: give order or orders, not both")
     if config.chain.order is not None:
@@ -359,6 +368,7 @@ def _check_values(config: Config, where: str) -> None:
         "server.patience_s": (config.server.patience_s, 0),
         "optimize.starts": (config.optimize.starts, 1),
         "optimize.seed": (config.optimize.seed, 0),
+        "optimize.max_steps": (config.optimize.max_steps, 1),
         "run.memory_mib": (config.run.memory_mib, 16),
         "run.audit_points": (config.run.audit_points, 1),
     }

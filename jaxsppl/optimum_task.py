@@ -1,4 +1,4 @@
-"""The optimum file of a config or of harvest files: what is optimised, and making the file."""
+"""The optimum file of a config or of harvest files: what is optimized, and making the file."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ class OptimizeTask:
         What is tried of the parameters that no gradient can move.
     order : tuple of str
         The chain.
-    epsilon, tail, starts, seed, pooled, memory_mib
+    epsilon, tail, starts, seed, pooled, method, max_steps, bounds, memory_mib
         As in `jaxsppl.optimize`.
     """
 
@@ -52,6 +52,9 @@ class OptimizeTask:
     starts: int
     seed: int
     pooled: bool
+    method: str
+    max_steps: int
+    bounds: Mapping[str, tuple[float, float]]
     memory_mib: int
 
     def recipe(self) -> str:
@@ -66,6 +69,9 @@ class OptimizeTask:
             "starts": self.starts,
             "seed": self.seed,
             "pooled": self.pooled,
+            "method": self.method,
+            "max_steps": self.max_steps,
+            "bounds": dict(self.bounds),
             "version": jaxsppl.__version__,
             "harvests": sorted(harvest_identity(file) for file in self.files),
         }
@@ -97,6 +103,9 @@ class OptimizeTask:
                 starts=self.starts,
                 seed=self.seed,
                 pooled=self.pooled,
+                method=self.method,
+                max_steps=self.max_steps,
+                bounds=self.bounds,
                 memory_mib=self.memory_mib,
                 progress=progress,
             )
@@ -116,6 +125,8 @@ def optimize_task(
     starts: int | None = None,
     seed: int | None = None,
     pooled: bool = False,
+    method: str | None = None,
+    bounds: Mapping[str, str] | None = None,
     out: Path | None = None,
 ) -> OptimizeTask:
     """Put together what is optimized: a config, harvest files, or a config with some changes.
@@ -137,6 +148,10 @@ def optimize_task(
         Those of the config by default.
     pooled : bool
         Whether all datasets of a model are optimized together too.
+    method : str, optional
+        "lbfgs" or "adam"; that of the config by default.
+    bounds : mapping, optional
+        Limits as ``low:high``, beside those of the config.
     out : Path, optional
         The file; ``run.out/NAME.optimum.nc`` by default.
 
@@ -170,6 +185,7 @@ def optimize_task(
         name: config.axis(name, _number(value), f"--fixed {name}")[0]
         for name, value in (fixed or {}).items()
     }
+    limits = {name: _limits(name, text) for name, text in (bounds or {}).items()}
     values: dict[str, list[float]] = {}
     for name, axis in settings.grid.items():
         if name in held or name == "epsilon":
@@ -193,15 +209,29 @@ def optimize_task(
         fixed=held,
         values=values,
         order=parameters.check_order(
-            parameters.default_order(used) if order is None else order, used, "chain"
+            parameters.default_order(used, settings.chain.dialect) if order is None else order,
+            used,
+            "chain",
         ),
         epsilon=settings.objective.epsilon,
         tail=settings.objective.tail,
         starts=settings.optimize.starts if starts is None else starts,
         seed=settings.optimize.seed if seed is None else seed,
-        pooled=pooled,
+        pooled=pooled or settings.optimize.pooled,
+        method=settings.optimize.method if method is None else method,
+        max_steps=settings.optimize.max_steps,
+        bounds={**settings.optimize.bounds, **limits},
         memory_mib=settings.run.memory_mib,
     )
+
+
+def _limits(name: str, text: str) -> tuple[float, float]:
+    """Return the limits that ``low:high`` stands for."""
+    low, _, high = text.partition(":")
+    try:
+        return float(low), float(high)
+    except ValueError as error:
+        raise ConfigError(f"--bounds {name}={text}: write {name}=low:high") from error
 
 
 def _number(value: float | str) -> float | str:

@@ -110,6 +110,16 @@ MISTAKES: dict[str, tuple[list[str], int, list[str]]] = {
     ),
     "empty argument": (["prepare", "t.csv", "--out", ""], 2, ["empty"]),
     "half a passage": (["prepare", "t.csv", "--out", "o", "--limit", "1.5"], 2, ["--limit", "1.5"]),
+    "no bounds": (
+        ["optimize", "out/a.harvest.nc", "--bounds", "temperature=2"],
+        2,
+        ["--bounds temperature=2", "low:high"],
+    ),
+    "bounds of a cut": (
+        ["optimize", "out/a.harvest.nc", "--bounds", "min_p=0:0.5"],
+        2,
+        ["bounds", "min_p"],
+    ),
     "half a start": (["optimize", "out/a.harvest.nc", "--starts", "2.5"], 2, ["--starts", "2.5"]),
     "no time": (
         ["harvest", "texts", "--server", "http://a", "--out", "o", "--timeout-s", "-1"],
@@ -285,7 +295,7 @@ def test_every_command_has_help_and_json() -> None:
     top = jaxsppl("--help").stdout
     for command in (
         "prepare", "harvest", "import-kld", "sweep", "optimize", "show", "plot", "run", "check",
-        "demo",
+        "demo", "export", "import-preset", "report",
     ):  # fmt: skip
         assert command in top
         page = jaxsppl(command, "--help")

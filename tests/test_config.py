@@ -130,6 +130,9 @@ MISTAKES = {
         '[chain]\norder = []\norders = {a = ["min_p"]}',
         ["chain", "not both"],
     ),
+    "bounds of nothing": ("[optimize.bounds]\nbetta = [1, 2]", ["optimize.bounds", "'beta'"]),
+    "one bound": ("[optimize]\nbounds = { beta = [1] }", ["optimize.bounds"]),
+    "unknown method": ('[optimize]\nmethod = "bfgs"', ["optimize.method", "'lbfgs'"]),
     "unknown to optimize": ('[optimize]\nover = ["betta"]', ["optimize.over", "'beta'"]),
     "key in a file": ('[server]\napi_key = "s3cret"', ["server.api_key", "JAXSPPL_API_KEY"]),
     "no TOML": ("= =", ["not valid TOML"]),
@@ -208,7 +211,9 @@ def test_an_axis_holds_only_what_its_parameter_allows(name: str, value: float) -
     except ConfigError as error:
         assert name in str(error)
         assert not (
-            known.lower < value <= known.upper and (not known.integer or value == int(value))
+            known.lower < value <= known.upper
+            and (not known.integer or value == int(value))
+            and (known.on_above is None or value > known.on_above)
         )
     else:
         assert known.lower <= value <= known.upper

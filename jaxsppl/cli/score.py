@@ -1,7 +1,7 @@
 """Commands that score: sweep, optimize."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -79,6 +79,8 @@ def optimize(
     starts: Whole | None = None,
     seed: Whole | None = None,
     pooled: Annotated[bool, Flag] = False,
+    method: Literal["lbfgs", "adam"] | None = None,
+    bounds: Annotated[list[str] | None, Several] = None,
     overrides: Overrides = None,
     inputs: Inputs = None,
     out: Path | None = None,
@@ -93,7 +95,8 @@ def optimize(
         A sweep config (TOML), or harvest files.
     over
         Parameters, comma-separated; those of the config, else temperature,alpha,beta. Of top_k,
-        min_p and top_p several values are tried: those of the config's axis, or usual ones.
+        min_p and top_p several values are tried: those of the config's axis (or of --set
+        grid.min_p=[0,0.05]), or usual ones.
     fixed
         Parameters that are held, for example min_p=0.05.
     starts
@@ -102,6 +105,10 @@ def optimize(
         Decides where the starts lie.
     pooled
         Optimize all datasets of a model together too.
+    method
+        lbfgs (the default) or adam.
+    bounds
+        Limits of temperature, alpha or beta, for example temperature=0.3:2.
     overrides
         Set a key of the config, for example grid.min_p=[0.05]; may be given several times.
     inputs
@@ -123,6 +130,8 @@ def optimize(
         starts=starts,
         seed=seed,
         pooled=pooled,
+        method=method,
+        bounds=pairs_of(bounds or [], "--bounds"),
         out=out,
     )
     task.write(csv)

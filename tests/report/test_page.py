@@ -144,6 +144,32 @@ def test_held_out_proof_and_plateau_appear_when_the_file_has_them(
         np.testing.assert_array_equal(again[name], decided[name])
 
 
+def test_an_optimum_is_made_again_by_what_is_printed(
+    swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del swept
+    found = jaxsppl.optimize(
+        tmp_path / "a b.harvest.nc",
+        over=("temperature", "min_p"),
+        values={"min_p": [0.0, 0.1]},
+        fixed={"beta": 1.5},
+        bounds={"temperature": (0.3, 2.0)},
+        starts=4,
+        seed=3,
+    )
+    path = store.write_dataset(found, tmp_path / "o.optimum.nc")
+    page = Page(write_report([path], tmp_path / "r.html"))
+    (config,) = (block for block in page.blocks["pre"] if block.startswith("[chain]"))
+    (made,) = (block for block in page.blocks["pre"] if block.startswith("jaxsppl optimize"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "o.toml").write_text(config)
+    path.unlink()
+    assert cli.main(shlex.split(made)[1:]) == 0
+    again = store.read_contents(path)
+    np.testing.assert_array_equal(again.array("optimum"), found["optimum"])
+    np.testing.assert_array_equal(again.array("nll"), found["nll"])
+
+
 def test_optimum_and_harvest_have_their_sections(tmp_path: Path) -> None:
     found = store.write_dataset(optimum(), tmp_path / "o.optimum.nc")
     text = store.write_dataset(harvest(), tmp_path / "h.harvest.nc")
