@@ -5,9 +5,9 @@ import json
 import os
 import socket
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from jaxsppl.errors import ConfigError, IncompleteError
 
@@ -15,22 +15,22 @@ from jaxsppl.errors import ConfigError, IncompleteError
 class Journal:
     """An append-only JSON-lines file: what a killed run has finished.
 
-    The first line is a header that holds the run's fingerprint; each further line is one record.
-    A record counts once its line ends; a torn last line is cut off when the journal is opened.
+    The first line is a header that holds the run's fingerprint; each further line is one record,
+    known by its place in the file. A record counts once its line ends; a torn last line is cut off
+    when the journal is opened. No record stays in memory.
     """
 
-    def __init__(
-        self, path: Path, header: Mapping[str, Any], records: list[dict[str, Any]]
-    ) -> None:
+    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         self.path = path
         self.header = dict(header)
-        self.records = records
         # Unbuffered, so that a record that could not be written is not tried again at the close.
         self._handle = path.open("ab", buffering=0)
 
     @classmethod
-    def open(cls, path: Path, header: Mapping[str, Any]) -> "Journal":
-        """Open a journal for appending, with the records that it already holds.
+    def open(
+        cls, path: Path, header: Mapping[str, Any], seen: Callable[[int, dict[str, Any]], None]
+    ) -> "Journal":
+        """Open a journal for appending, and go through the records that it already holds.
 
         Parameters
         ----------
@@ -38,12 +38,13 @@ class Journal:
             The file; made when missing.
         header : mapping
             What the run is; `header["fingerprint"]` guards the resuming.
+        seen : callable (place, record)
+            Told each finished record, if the fingerprint agrees; a journal of another run is set
+            aside beside it as ``NAME.old`` and a new one begins.
 
         Returns
         -------
         Journal
-            With `records`, the finished ones, if the fingerprint agrees; a journal of another
-            run is set aside beside it as ``NAME.old`` and a new one begins.
 
         Raises
         ------
@@ -52,43 +53,51 @@ class Journal:
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            records = cls._recover(path, header)
-            if records is None:
+            if not cls._recover(path, header, seen):
                 if path.exists() and path.stat().st_size:
                     path.replace(path.with_name(path.name + ".old"))
                 path.write_bytes(_line(header))
-                records = []
-            return cls(path, header, records)
+            return cls(path, header)
         except OSError as error:
             raise ConfigError(f"cannot write the journal '{path}': {error.strerror}") from error
 
     @staticmethod
-    def _recover(path: Path, header: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-        """Cut a torn end off and return the records, or None when the journal is of another run."""
+    def _recover(
+        path: Path, header: Mapping[str, Any], seen: Callable[[int, dict[str, Any]], None]
+    ) -> bool:
+        """Tell the records and cut a torn end off; return whether the journal is of this run."""
         if not path.exists():
-            return None
-        data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        lines: list[dict[str, Any]] = []
-        length = 0
-        for line in whole.splitlines(keepends=True):
-            try:
-                value = json.loads(line)
-            except ValueError:
-                break
-            if not isinstance(value, dict):
-                break
-            lines.append(value)  # type: ignore[arg-type]
-            length += len(line)
-        if not lines or lines[0].get("fingerprint") != header["fingerprint"]:
-            return None
-        if length < len(data):
-            with path.open("rb+") as handle:
-                handle.truncate(length)
+            return False
+        with path.open("rb+") as handle:
+            place = 0
+            while (record := _record(handle.readline())) is not None:
+                if place:
+                    seen(place, record)
+                elif record.get("fingerprint") != header["fingerprint"]:
+                    return False
+                place = handle.tell()
+            if place and place < path.stat().st_size:
+                handle.truncate(place)
                 os.fsync(handle.fileno())
-        return lines[1:]
+        return place > 0
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def read(self, place: int) -> dict[str, Any]:
+        """Read one record again.
+
+        Parameters
+        ----------
+        place : int
+            Where it begins, as `append` returned it or `open` told it.
+
+        Returns
+        -------
+        dict
+        """
+        with self.path.open("rb") as handle:
+            handle.seek(place)
+            return _record(handle.readline()) or {}
+
+    def append(self, record: Mapping[str, Any]) -> int:
         """Write one record and wait until it is on disk.
 
         Parameters
@@ -96,12 +105,17 @@ class Journal:
         record : mapping
             What was finished; JSON values only.
 
+        Returns
+        -------
+        int
+            Its place.
+
         Raises
         ------
         IncompleteError
             When the disk is full or the file cannot be written; earlier records are kept.
         """
-        start = self._handle.tell()
+        place = self._handle.tell()
         try:
             rest = memoryview(_line(record))
             while rest:
@@ -109,11 +123,11 @@ class Journal:
             os.fsync(self._handle.fileno())
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.truncate(self.path, start)
+                os.truncate(self.path, place)
             raise IncompleteError(
                 f"cannot append to '{self.path}': {error.strerror}; mend it and run again"
             ) from error
-        self.records.append(dict(record))
+        return place
 
     def close(self) -> None:
         """Close the file; it stays for the next run."""
@@ -123,6 +137,17 @@ class Journal:
         """Close and delete the journal, once its records are in the final file."""
         self.close()
         self.path.unlink(missing_ok=True)
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """Return what a line holds, or None when it is torn."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -5,7 +5,7 @@ once. A file is seen as `Contents`, plain arrays with named dimensions, which `j
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,15 +171,37 @@ def digest(contents: Contents) -> str:
     str
         Hexadecimal digest; it does not depend on the byte order, chunking or compression.
     """
+    return digest_of_blocks(
+        (name, dims, values.shape, [values]) for name, (dims, values) in contents.variables.items()
+    )
+
+
+Blocks = tuple[str, tuple[str, ...], tuple[int, ...], Iterable[Array]]
+
+
+def digest_of_blocks(variables: Iterable[Blocks]) -> str:
+    """Return the digest of variables whose values come in blocks along their first dimension.
+
+    Parameters
+    ----------
+    variables : iterable of (name, dims, shape, blocks)
+
+    Returns
+    -------
+    str
+    """
     total = hashlib.sha256()
-    for name in sorted(contents.variables):
-        dims, values = contents.variables[name]
-        total.update(f"{name}{dims}{values.shape}".encode())
-        if values.dtype.kind in "OUS":
-            total.update("\0".join(str(value) for value in values.ravel().tolist()).encode())
-        else:
-            little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-            total.update(np.ascontiguousarray(little).tobytes())
+    for name, dims, shape, blocks in sorted(variables, key=lambda variable: variable[0]):
+        total.update(f"{name}{dims}{shape}".encode())
+        between = b""
+        for values in blocks:
+            if values.dtype.kind in "OUS":
+                total.update(between)
+                total.update("\0".join(str(value) for value in values.ravel().tolist()).encode())
+                between = b"\0"
+            else:
+                little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+                total.update(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
     return total.hexdigest()
 
 

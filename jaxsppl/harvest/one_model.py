@@ -23,8 +23,9 @@ from jaxsppl.harvest.protocol import (
     Server,
     Unavailable,
 )
-from jaxsppl.harvest.records import assemble, failures_json, from_record, texts_digest, to_record
-from jaxsppl.harvest.selftest import prove
+from jaxsppl.harvest.records import failures_json, from_record, parts, texts_digest, to_record
+from jaxsppl.harvest.selftest import FEW, LENGTH, prove
+from jaxsppl.harvest.stream import write_parts
 from jaxsppl.journal import Journal, lock
 
 log = logging.getLogger("jaxsppl.harvest")
@@ -32,6 +33,8 @@ T = TypeVar("T")
 Told = Callable[[Progress], None]
 Members = list[tuple[Server, Offer]]
 POLL_S = 0.5
+# Characters of a token, for guesses.
+CHARACTERS = 4
 
 
 @dataclass(frozen=True)
@@ -154,23 +157,22 @@ async def harvest_model(settings: Settings, model: str, members: Members) -> Har
                 seconds=time.monotonic() - began,
                 skipped=True,
             )
-        journal = Journal.open(journal_path, {"fingerprint": mark(config)})
+        run = _Run(settings, model, alternatives)
+        run.journal = Journal.open(journal_path, {"fingerprint": mark(config)}, run.recall)
         try:
-            run = _Run(settings, model, journal, alternatives)
             await run.score(scorers)
-            dataset = run.dataset(config, " ".join(scorer.label for scorer in scorers))
-            store.write_dataset(dataset, path)
+            sizes = run.write(config, " ".join(scorer.label for scorer in scorers), path)
         finally:
-            journal.close()
+            run.journal.close()
         if not run.failures:
             # with failures the journal stays, so that the next run tries only those again
-            journal.remove()
+            run.journal.remove()
     return HarvestReport(
         str(path),
         model,
         settings.dataset,
-        dataset.sizes["document"],
-        dataset.sizes["token"],
+        sizes["document"],
+        sizes["token"],
         tuple(run.failures.items()),
         time.monotonic() - began,
     )
@@ -252,37 +254,63 @@ def _finished(path: Path, config: Mapping[str, Any]) -> schema.Contents | None:
     )
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """A scored passage: its place in the journal, and what is summed over all of them."""
+
+    place: int
+    n_token: int
+    merged: int
+    censored: int
+
+
 class _Run:
     """One model on one dataset: what is scored, what has failed, and the journal of both."""
 
-    def __init__(self, settings: Settings, model: str, journal: Journal, alternatives: int) -> None:
+    journal: Journal
+
+    def __init__(self, settings: Settings, model: str, alternatives: int) -> None:
         self._settings = settings
         self._model = model
-        self._journal = journal
-        self.scored: dict[str, ScoredPassage] = {}
+        self._alternatives = alternatives
+        self._wanted = {passage.document for passage in settings.passages}
+        self._n_token = 0
+        self.scored: dict[str, _Kept] = {}
         self.failures: dict[str, str] = {}
         self.proofs: dict[str, dict[str, Any]] = {}
-        self._n_token = 0
-        wanted = {passage.document for passage in settings.passages}
-        for record in journal.records:
-            if isinstance(record.get("self_test"), dict):
-                self.proofs.update(record["self_test"])
-            whole = from_record(record, alternatives)
-            if whole is not None and whole[0] in wanted:
-                self._add(*whole)
-        journal.records.clear()  # they would be in memory twice
 
-    def _add(self, document: str, scored: ScoredPassage) -> None:
-        """Take a scored passage."""
+    def recall(self, place: int, record: Mapping[str, Any]) -> None:
+        """Take what an earlier run has written to the journal."""
+        if isinstance(record.get("self_test"), dict):
+            self.proofs.update(record["self_test"])
+        whole = from_record(record, self._alternatives)
+        if whole is not None and whole[0] in self._wanted:
+            self._add(*whole, place)
+
+    def _add(self, document: str, scored: ScoredPassage, place: int) -> None:
+        """Note a scored passage."""
+        n_token = int(scored.token_id.size)
         if document not in self.scored:
-            self._n_token += scored.token_id.size
-        self.scored[document] = scored
+            self._n_token += n_token
+        self.scored[document] = _Kept(place, n_token, scored.merged, scored.censored)
+
+    def _load(self, passage: Passage) -> ScoredPassage:
+        """Read a scored passage from the journal."""
+        record = self.journal.read(self.scored[passage.document].place)
+        whole = from_record(record, self._alternatives)
+        if whole is None or whole[0] != passage.document:
+            raise IncompleteError(
+                f"'{self.journal.path}' was changed while it was in use; run the command again"
+            )
+        return whole[1]
 
     async def score(self, scorers: Sequence[Scorer]) -> None:
         """Score what the journal does not hold yet."""
         passages = self._settings.passages
         todo = [i for i, passage in enumerate(passages) if passage.document not in self.scored]
         self._tell("")
+        if self._settings.options.statistics and todo:
+            await self._tell_price(scorers, [passages[i] for i in todo])
         pool = Pool(
             scorers,
             passages,
@@ -302,48 +330,70 @@ class _Run:
                 f"{document}: {reason}"
             )
 
-    def dataset(self, config: Mapping[str, Any], servers: str) -> Any:
-        """Return the harvest; passages stand in their own order, not in that of their end."""
-        order = [passage.document for passage in self._settings.passages]
-        self.failures = {name: self.failures[name] for name in order if name in self.failures}
-        return assemble(
-            self._settings.passages,
-            self.scored,
-            model=self._model,
-            dataset=self._settings.dataset,
-            attrs={
-                "n_vocab": int(config["n_vocab"]),
-                "protocol": str(config["protocol"]),
-                "server": servers,
-                "build_info": str(config["build"]),
-                "n_context": int(config["n_context"]),
-                "method": str(config["method"]),
-                **self._settings.options.marks(),
-                "self_test_json": json.dumps(self.proofs, sort_keys=True),
-                "texts_sha256": str(config["texts_sha256"]),
-                "fingerprint": mark(config),
-                "config_json": json.dumps(config, sort_keys=True),
-                "n_failed": len(self.failures),
-                "failures_json": failures_json(list(self.failures.items())),
-            },
+    async def _tell_price(self, scorers: Sequence[Scorer], passages: Sequence[Passage]) -> None:
+        """Say beforehand what the statistics cost: measured for one token, guessed for all."""
+        price = await scorers[0].price()
+        if price is None:
+            return
+        n_byte, seconds = price
+        workers = sum(self._settings.parallel or scorer.slots for scorer in scorers)
+        n_token = sum(len(passage.continuation) for passage in passages) // CHARACTERS + 1
+        log.warning(
+            "statistics of %s: the whole vocabulary comes with each token, %.1f MB and %.2f s; "
+            "for about %s tokens %.1f GB and %.1f minutes",
+            self._model,
+            n_byte / 1e6,
+            seconds,
+            f"{n_token:,}",
+            n_token * n_byte / 1e9,
+            n_token * seconds / workers / 60,
         )
+
+    def write(self, config: Mapping[str, Any], servers: str, path: Path) -> dict[str, int]:
+        """Write the harvest; passages stand in their own order, not in that of their end."""
+        passages = self._settings.passages
+        order = [passage.document for passage in passages]
+        self.failures = {name: self.failures[name] for name in order if name in self.failures}
+        kept = self.scored.values()
+        sizes = {"token": self._n_token, "document": len(kept)}
+        attrs: dict[str, str | int | float] = {
+            "schema": schema.HARVEST,
+            "n_vocab": int(config["n_vocab"]),
+            "protocol": str(config["protocol"]),
+            "server": servers,
+            "build_info": str(config["build"]),
+            "n_context": int(config["n_context"]),
+            "method": str(config["method"]),
+            **self._settings.options.marks(),
+            "self_test_json": json.dumps(self.proofs, sort_keys=True),
+            "texts_sha256": str(config["texts_sha256"]),
+            "fingerprint": mark(config),
+            "config_json": json.dumps(config, sort_keys=True),
+            "n_failed": len(self.failures),
+            "failures_json": failures_json(list(self.failures.items())),
+            "n_boundary_merged": sum(one.merged for one in kept),
+            "n_censored": sum(one.censored for one in kept),
+        }
+        scored = [passage for passage in passages if passage.document in self.scored]
+        made = parts(scored, self._load, model=self._model, dataset=self._settings.dataset)
+        write_parts(made, sizes, attrs, path)
+        return sizes
 
     async def _prove(self, scorer: Scorer, passage: Passage, slot: int) -> None:
         """Let a server pass its self-test, unless the journal says that it has."""
         if scorer.label in self.proofs:
             return
-        proof = await prove(scorer, passage, slot)
+        length = FEW if self._settings.options.statistics else LENGTH
+        proof = await prove(scorer, passage, slot, length)
         if proof is not None:
             found = {scorer.label: proof.as_dict()}
-            self._journal.append({"self_test": found})
-            self._journal.records.clear()
+            self.journal.append({"self_test": found})
             self.proofs.update(found)
 
     def _keep(self, passage: Passage, scored: ScoredPassage) -> None:
         """Write a scored passage to the journal before anything else."""
-        self._journal.append(to_record(passage.document, scored))
-        self._journal.records.clear()
-        self._add(passage.document, scored)
+        place = self.journal.append(to_record(passage.document, scored))
+        self._add(passage.document, scored, place)
         self._tell("")
 
     def _fail(self, passage: Passage, reason: str) -> None:

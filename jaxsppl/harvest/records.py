@@ -4,7 +4,7 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ _ARRAYS: dict[str, str] = {
     "top_logprob": "<f4",
 }
 _STATISTICS = {name: "<f8" if name == "log_partition" else "<f4" for name in NAMES}
+# Passages that are put together at once; a few megabytes.
+PART = 32
 _NUMBERS = ("context_tokens", "merged", "censored")
 
 
@@ -130,6 +132,8 @@ def assemble(
     model: str,
     dataset: str,
     attrs: Mapping[str, str | int | float],
+    grouped: bool | None = None,
+    numbers: dict[str, int] | None = None,
 ) -> "xr.Dataset":
     """Put the scored passages into one harvest, in the order of the passages.
 
@@ -141,6 +145,10 @@ def assemble(
     model, dataset : str
     attrs : mapping
         Further attributes.
+    grouped : bool, optional
+        Whether the groups of the passages are kept; by default where one has a group.
+    numbers : dict, optional
+        Ids of the texts so far, where a server knows tokens by their text only; is added to.
 
     Returns
     -------
@@ -150,7 +158,9 @@ def assemble(
     import xarray as xr
 
     done = [passage for passage in passages if passage.document in scored]
-    parts = _numbered([scored[passage.document] for passage in done])
+    parts = _numbered(
+        [scored[passage.document] for passage in done], {} if numbers is None else numbers
+    )
     counts = [part.token_id.size for part in parts]
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS
@@ -164,7 +174,7 @@ def assemble(
     arrays["rank"] = np.arange(1, parts[0].top_logprob.shape[1] + 1, dtype=np.int32)
     arrays["model"], arrays["dataset"] = np.asarray(model), np.asarray(dataset)
     groups = [str(getattr(passage, "group", "")) for passage in done]
-    if any(groups):
+    if any(groups) if grouped is None else grouped:
         arrays["group"] = np.asarray(groups)
     known = [part.statistics for part in parts if part.statistics is not None]
     if len(known) == len(parts):
@@ -185,9 +195,47 @@ def assemble(
     )
 
 
-def _numbered(parts: Sequence[ScoredPassage]) -> list[ScoredPassage]:
-    """Return passages whose ids stand for texts with ids that are the same in all of them."""
+def parts(
+    passages: Sequence[Passage],
+    load: Callable[[Passage], ScoredPassage],
+    *,
+    model: str,
+    dataset: str,
+) -> "Generator[xr.Dataset]":
+    """Put scored passages together part by part, so that only one part is in memory.
+
+    Parameters
+    ----------
+    passages : sequence of Passage
+        Those that are scored, in the order of the file.
+    load : callable
+        Returns a scored passage.
+    model, dataset : str
+
+    Yields
+    ------
+    xarray.Dataset
+        Of `PART` passages, with the document's place in the whole file.
+    """
+    grouped = any(getattr(passage, "group", "") for passage in passages)
     numbers: dict[str, int] = {}
+    for start in range(0, len(passages), PART):
+        some = passages[start : start + PART]
+        part = assemble(
+            some,
+            {passage.document: load(passage) for passage in some},
+            model=model,
+            dataset=dataset,
+            attrs={},
+            grouped=grouped,
+            numbers=numbers,
+        )
+        part.variables["document_index"].values[:] += start
+        yield part
+
+
+def _numbered(parts: Sequence[ScoredPassage], numbers: dict[str, int]) -> list[ScoredPassage]:
+    """Return passages whose ids stand for texts with ids that are the same in all of them."""
     found: list[ScoredPassage] = []
     for part in parts:
         if part.texts is not None:
