@@ -256,6 +256,8 @@ DIALECTS: dict[str, Dialect] = {
 }  # fmt: skip
 DEFAULT_DIALECT = "llama.cpp"
 DEFAULT_ORDER: tuple[str, ...] = DIALECTS[DEFAULT_DIALECT].order
+# Stages that users have registered, with a digest of each function.
+USER_STAGES: dict[str, str] = {}
 # Reshapes the draw itself, so that no stage can come after it.
 LAST_STAGE = "skew"
 TAILS = ("bound", "drop")
@@ -401,13 +403,18 @@ def default_order(used: Iterable[str], dialect: str = DEFAULT_DIALECT) -> tuple[
     """
     stages = {parameter(name).stage: name for name in used}
     spoken = _dialect(dialect)
+    known = spoken.order
+    if dialect == DEFAULT_DIALECT:
+        # What users add stands with the other cuts, before xtc and the temperature.
+        place = known.index("xtc")
+        known = (*known[:place], *USER_STAGES, *known[place:])
     for stage, name in stages.items():
-        if stage not in (*spoken.order, *AFTER_CHAIN):
+        if stage not in (*known, *AFTER_CHAIN):
             raise ConfigError(
                 f"dialect: {dialect} has no '{stage}', which '{name}' needs; give the chain "
                 "yourself, in the order you want, or leave the dialect out"
             )
-    return tuple(spoken.variants.get(name, name) for name in spoken.order if name in stages)
+    return tuple(spoken.variants.get(name, name) for name in known if name in stages)
 
 
 def check_whole(value: int, where: str) -> None:

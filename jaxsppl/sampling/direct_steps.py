@@ -37,6 +37,8 @@ class State:
         (token,) size of llama.cpp's array where it holds masked tokens too.
     power : Array or None
         () exponent of the drawn point's distribution.
+    reshaped : bool
+        Whether the logits may be more than log-probabilities divided by T.
     """
 
     block: Candidates
@@ -47,6 +49,7 @@ class State:
     inverse: Array
     entries: Array | None = None
     power: Array | None = None
+    reshaped: bool = False
 
     @classmethod
     def before_all(cls, block: Candidates, scenario: Array) -> "State":
@@ -111,7 +114,7 @@ def _entropy(state: State) -> Array:
     return jnp.maximum(_whole(state, terms.sum(axis=-1), whole), 0.0)
 
 
-def _kept(state: State, keep: Array, floor: Array | float, on: Array) -> State:
+def after_cut(state: State, keep: Array, floor: Array | float, on: Array) -> State:
     """Return the state after a cut; the likeliest token that was left stays."""
     first = state.keep & (jnp.cumsum(state.keep, axis=-1) == 1)
     keep = (state.keep & keep) | first
@@ -128,7 +131,7 @@ def _at_least(state: State, log_share: Array, on: Array) -> State:
     """Keep tokens whose logarithm of the probability relative to the likeliest is that or more."""
     _, top = weigh(state)
     threshold = top + log_share - TIE * state.inverse
-    return _kept(state, state.logits >= threshold[:, None], threshold / state.inverse, on)
+    return after_cut(state, state.logits >= threshold[:, None], threshold / state.inverse, on)
 
 
 def _log(value: Array, on: Array) -> Array:
@@ -180,6 +183,7 @@ def _smoothing(
         logits=jnp.where(on, new, state.logits),
         floor=jnp.where(on, tails.NONE, state.floor),
         inverse=jnp.where(on, 1.0, state.inverse),
+        reshaped=True,
     )
 
 
@@ -191,7 +195,7 @@ def _skew(state: State, skew: Array) -> State:
 def _top_k(state: State, top_k: Array) -> State:
     """Keep the first k of the kept tokens."""
     before = state.entries
-    state = _kept(state, jnp.cumsum(state.keep, axis=-1) <= top_k, tails.NONE, top_k > 0)
+    state = after_cut(state, jnp.cumsum(state.keep, axis=-1) <= top_k, tails.NONE, top_k > 0)
     if before is None:
         return state
     return replace(state, entries=jnp.where(top_k > 0, jnp.minimum(before, top_k), before))
@@ -201,7 +205,7 @@ def _top_k_with_ties(state: State, top_k: Array) -> State:
     """Keep the first k of the kept tokens and what equals the last of them."""
     inside = state.keep & (jnp.cumsum(state.keep, axis=-1) <= top_k)
     least = jnp.where(inside, state.logits, jnp.inf).min(axis=-1, keepdims=True)
-    return _kept(state, state.logits >= least, tails.NONE, top_k > 0)
+    return after_cut(state, state.logits >= least, tails.NONE, top_k > 0)
 
 
 def _min_p(state: State, min_p: Array) -> State:
@@ -277,21 +281,12 @@ def _top_p(state: State, top_p: Array) -> State:
 
 def _top_p_joint(state: State, top_p: Array) -> State:
     """Keep tokens with at most p before them, of all there were before any cut."""
-    all_left = replace(state, keep=state.block.logprob > ABSENT / 2)
-    if not isinstance(state.floor, float):
-        untouched = state.floor < tails.NONE
-        all_left = replace(
-            all_left, floor=jnp.where(untouched | ~_reshaped(state), tails.ALL, state.floor)
-        )
-    weight, top = weigh(all_left)
-    outside, rest = unseen(all_left, top)
-    return _up_to(state, weight, outside + rest, all_left.floor, top_p, strict=False)
-
-
-def _reshaped(state: State) -> Array:
-    """Return whether the logits are no longer log-probabilities divided by T."""
-    plain = (state.block.logprob.T * state.inverse).T
-    return (state.keep & (jnp.abs(state.logits - plain) > 1e-9)).any()
+    whole = replace(state, keep=state.block.logprob > ABSENT / 2)
+    if not state.reshaped:
+        whole = replace(whole, floor=jnp.full_like(state.floor, tails.ALL))
+    weight, top = weigh(whole)
+    outside, rest = unseen(whole, top)
+    return _up_to(state, weight, outside + rest, whole.floor, top_p, strict=False)
 
 
 def _up_to(
@@ -307,35 +302,35 @@ def _up_to(
     keep = before < limit if strict else before <= limit
     tail = state.block.tail
     if tail is None:
-        return _kept(state, keep, state.floor, on)
+        return after_cut(state, keep, state.floor, on)
     goal = limit[:, 0] - seen
     share = jnp.clip(goal / jnp.where(others > 0, others, 1.0), 0.0, 1.0)
     inverse = jnp.broadcast_to(state.inverse, seen.shape)
     cut = jnp.where(goal > 0, tails.floor_at_share(tail, inverse, floor, share), tails.NONE)
-    return _kept(state, keep, cut, on)
+    return after_cut(state, keep, cut, on)
 
 
 def _typical_p(state: State, typical_p: Array) -> State:
     """Keep the tokens nearest the entropy, each while the mass of nearer ones is at most p."""
-    _, before, _ = _by_typicality(state)
+    _, before = _by_typicality(state)
     return _nearest(state, before <= typical_p + TIE, typical_p)
 
 
 def _typical_p_with_ties(state: State, typical_p: Array) -> State:
     """Keep the nearest until their mass reaches p, and what is as near as the last of them."""
-    distance, before, share = _by_typicality(state)
+    distance, before = _by_typicality(state)
     # The last one is the first whose inclusive sum reaches p, or the last of all.
     counted = state.keep & ((before < typical_p - TIE) | (before == 0))
     limit = jnp.where(counted, distance, -jnp.inf).max(axis=-1, keepdims=True)
-    del share
     return _nearest(state, distance <= limit + TIE, typical_p)
 
 
-def _by_typicality(state: State) -> tuple[Array, Array, Array]:
-    """Return each token's distance from the entropy, the mass of nearer ones, and its own."""
+def _by_typicality(state: State) -> tuple[Array, Array]:
+    """Return each token's distance from the entropy, and the mass of nearer ones."""
     share, _ = _shares(state)
     surprise = -jnp.log(jnp.where(share > 0, share, 1.0))
     excess = surprise - _entropy(state)[:, None]
+    excess = jnp.where(jnp.abs(excess) < TIE, 0.0, excess)
     distance = jnp.where(state.keep, jnp.abs(excess), jnp.inf)
     # Equals on the near side of the entropy are taken from its end: sort that side backwards.
     n = share.shape[-1]
@@ -346,7 +341,7 @@ def _by_typicality(state: State) -> tuple[Array, Array, Array]:
     sorted_share = jnp.take_along_axis(jnp.where(state.keep, share, 0.0), order, axis=-1)
     before = jnp.cumsum(sorted_share, axis=-1) - sorted_share
     back = jnp.argsort(order, axis=-1)
-    return distance, jnp.take_along_axis(before, back, axis=-1), share
+    return distance, jnp.take_along_axis(before, back, axis=-1)
 
 
 def _nearest(state: State, keep: Array, typical_p: Array) -> State:
@@ -369,7 +364,7 @@ def _top_h(state: State, top_h: Array) -> State:
     terms = jnp.where(share > 0, -share * jnp.log(jnp.where(share > 0, share, 1.0)), 0.0)
     budget = top_h * (1 + TIE) * terms.sum(axis=-1, keepdims=True)
     keep = (first > 0) & (jnp.cumsum(terms, axis=-1) <= budget)
-    return _kept(state, keep, tails.NONE, top_h < 1)
+    return after_cut(state, keep, tails.NONE, top_h < 1)
 
 
 def _min_k(state: State, min_k: Array) -> State:
@@ -378,19 +373,17 @@ def _min_k(state: State, min_k: Array) -> State:
     logits = jnp.where(state.keep, state.logits, jnp.nan)
     fall = logits[:, :-1] - logits[:, 1:]
     steep = jnp.where(jnp.isnan(fall), -1.0, fall / jnp.maximum(place[:, :-1], 1))
-    steep = jnp.concatenate([steep, jnp.full_like(steep[:, :1], -1.0)], axis=-1)
+    steep = jnp.pad(steep, ((0, 0), (0, 1)), constant_values=-1.0)
     largest = steep.max(axis=-1, keepdims=True)
     cliff = jnp.where((steep == largest) & state.keep, place, place.shape[-1] + 1).min(axis=-1)
     _, top = weigh(state)
     bottom = jnp.where(state.keep, state.logits, jnp.inf).min(axis=-1)
-    extent = top - bottom
-    if state.block.min_logprob is not None:
-        extent = _whole(state, extent, top - state.inverse * state.block.min_logprob)
-    else:
-        extent = _whole(state, extent, None)
+    least = state.block.min_logprob
+    whole = None if least is None else top - state.inverse * least
+    extent = _whole(state, top - bottom, whole)
     ratio = min_k / jnp.where(extent > 0, extent, 1.0)
     number = jnp.where(extent > 0, jnp.floor(ratio + TIE), place.shape[-1])
-    return _kept(state, place <= jnp.maximum(cliff, number)[:, None], tails.NONE, min_k > 0)
+    return after_cut(state, place <= jnp.maximum(cliff, number)[:, None], tails.NONE, min_k > 0)
 
 
 def _tfs(state: State, tfs: Array) -> State:
@@ -401,8 +394,10 @@ def _tfs(state: State, tfs: Array) -> State:
     total = bend.sum(axis=-1, keepdims=True)
     reached = jnp.cumsum(bend, axis=-1) / jnp.where(total > 0, total, 1.0)
     middle = three & (reached <= tfs + TIE)
-    keep = jnp.pad(middle, ((0, 0), (1, 1))) | (state.keep.sum(axis=-1, keepdims=True) <= 2)
-    return _kept(state, keep, tails.NONE, tfs < 1)
+    keep = jnp.pad(middle, ((0, 0), (1, 1)))[:, : share.shape[-1]] | (
+        state.keep.sum(axis=-1, keepdims=True) <= 2
+    )
+    return after_cut(state, keep, tails.NONE, tfs < 1)
 
 
 def _xtc(
@@ -444,7 +439,7 @@ STEPS: dict[str, Callable[..., State]] = {
 }
 COINS: dict[str, Callable[..., list[tuple[Array, State]]]] = {"xtc": _xtc}
 # Every stage takes the parameter of its own name, but for these.
-_PARAMETERS = {
+PARAMETERS_OF: dict[str, tuple[str, ...]] = {
     "temperature": ("temperature", "dynatemp_range", "dynatemp_exponent"),
     "smoothing": ("smoothing_factor", "smoothing_curve"),
     "xtc": ("xtc_probability", "xtc_threshold"),
@@ -453,5 +448,5 @@ _PARAMETERS = {
 
 def taken(name: str, values: Mapping[str, Array]) -> dict[str, Array]:
     """Return the values that a stage takes."""
-    names = _PARAMETERS.get(name, (name.partition("@")[0],))
+    names = PARAMETERS_OF.get(name, (name.partition("@")[0],))
     return {parameter: values[parameter] for parameter in names if parameter in values}

@@ -100,17 +100,18 @@ def skewed(place: Interval, skew: Array) -> Interval:
     """
     power = jnp.exp(skew)
     some = place.own > 0
-    first = some & (place.before <= 0)
+    first = place.before <= 0
     low = jnp.where(some & ~first, place.before, 1.0)
-    log_low = jnp.log(low)
     # The upper end from the side that is nearer, so that nothing cancels near 1.
     high = jnp.where(some, place.before + place.own, 1.0)
     near = jnp.log1p(-jnp.where(some, jnp.minimum(place.after, 0.5), 0.0))
     log_high = jnp.where(place.after < 0.5, near, jnp.log(high))
-    before = jnp.where(first | ~some, 0.0, jnp.exp(power * log_low))
-    gain = jnp.expm1(power * jnp.log1p(jnp.where(some, place.own, 0.0) / low))
-    own = jnp.where(first, jnp.exp(power * log_high), before * gain)
-    return Interval(before, jnp.where(some, own, 0.0), -jnp.expm1(power * log_high))
+    upper = jnp.exp(power * log_high)
+    # Of the part up to the upper end, what lies above the lower one.
+    part = -jnp.expm1(-power * jnp.log1p(jnp.where(some, place.own, 0.0) / low))
+    own = jnp.where(some, upper * jnp.where(first, 1.0, part), 0.0)
+    before = jnp.where(some & ~first, jnp.exp(power * jnp.log(low)), 0.0)
+    return Interval(before, own, -jnp.expm1(power * log_high))
 
 
 def probability(place: Interval, alpha: Array | None, beta: Array | None) -> Array:

@@ -39,6 +39,8 @@ def _typical(kept: Kept, block: Candidates, typical_p: Array, *, strict: bool) -
     total = kept_sum(kept, weight)
     # The surprise above the entropy ascends with the rank.
     excess = jnp.log(total)[..., None] - scale - entropy(kept, block)[..., None]
+    # A surprise that is the entropy itself, as of equal tokens, is so but for rounding.
+    excess = jnp.where(jnp.abs(excess) < TIE, 0.0, excess)
     is_kept = is_listed(kept, block)
     score = jnp.where(is_kept, jnp.abs(excess), jnp.inf)
     rank = jnp.broadcast_to(jnp.arange(score.shape[-1]), score.shape)

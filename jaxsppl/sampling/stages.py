@@ -13,7 +13,7 @@ from jax import Array
 
 from jaxsppl.sampling import cuts, inner, reshape
 from jaxsppl.sampling.candidates import Candidates
-from jaxsppl.sampling.kept import Kept, everything
+from jaxsppl.sampling.kept import Kept, everything, is_open
 
 
 class Stage(NamedTuple):
@@ -176,7 +176,14 @@ def step(name: str, kept: Kept, block: Candidates, values: Mapping[str, Array]) 
     Kept
     """
     taken = given(name, values)
-    return STAGES[name].apply(kept, block, **taken) if taken else kept
+    if not taken:
+        return kept
+    after = STAGES[name].apply(kept, block, **taken)
+    if block.tail is None or STAGES[name].needs != "all":
+        return after
+    # Plans refuse this; where one slips through, the result is no number rather than a wrong one.
+    unknown = is_open(kept, block) & ~is_open(after, block)
+    return after._replace(inverse=jnp.where(unknown, jnp.nan, after.inverse))
 
 
 def run_branches(

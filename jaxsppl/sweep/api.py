@@ -15,6 +15,7 @@ from jaxsppl.sweep import engine
 from jaxsppl.sweep.audit import Audit, audit
 from jaxsppl.sweep.baselines import BASELINES, baseline_means
 from jaxsppl.sweep.data import TokenArrays, check_tail, token_arrays, usable_top_k
+from jaxsppl.sweep.needs import check_needs
 from jaxsppl.sweep.parts import Finished
 from jaxsppl.sweep.plan import Axis, Plan, Progress, make_plan
 from jaxsppl.sweep.scale import evaluator
@@ -35,6 +36,7 @@ def sweep(
     grid: Mapping[str, Sequence[float]],
     *,
     chain: Sequence[str] | None = None,
+    dialect: str = parameters.DEFAULT_DIALECT,
     epsilon: float = 0.01,
     tail: str = "bound",
     level: str = "auto",
@@ -55,7 +57,10 @@ def sweep(
     grid : mapping of str to sequence of float
         Values of each swept parameter; a parameter that is not named is neutral.
     chain : sequence of str, optional
-        Stages, first applied first; llama.cpp's order of what is swept by default.
+        Stages, first applied first; the dialect's order of what is swept by default.
+    dialect : {"llama.cpp", "vllm", "transformers", "sglang"}
+        Whose order and whose meaning of a name: SGLang's top_p, for example, counts mass that
+        top_k has cut, and transformers' typical_p stops a token earlier.
     epsilon : float
         Smallest probability that counts as itself; an axis of that name overrides it.
     tail : {"bound", "drop"}
@@ -93,7 +98,8 @@ def sweep(
     SchemaError
         When a harvest breaks its schema.
     PlanError
-        When the result does not fit the memory, or a top_k exceeds the harvested alternatives.
+        When the result does not fit the memory, a top_k exceeds the harvested alternatives, or a
+        stage needs more of the vocabulary than the harvest holds.
     AuditError
         When the result differs from the direct definition by more than `tolerance`.
 
@@ -115,7 +121,9 @@ def sweep(
     tokens = [token_arrays(harvest) for harvest in store.harvests(harvests)]
 
     def planned(level: str, refine: float) -> Plan:
-        return _plan(tokens, grid, chain, epsilon, tail, level, memory_mib, tolerance, refine)
+        return _plan(
+            tokens, grid, chain, dialect, epsilon, tail, level, memory_mib, tolerance, refine
+        )
 
     parameters.check_whole(audit_points, "audit_points")
     parameters.check_whole(seed, "seed")
@@ -175,6 +183,7 @@ def explain(
     grid: Mapping[str, Sequence[float]],
     *,
     chain: Sequence[str] | None = None,
+    dialect: str = parameters.DEFAULT_DIALECT,
     epsilon: float = 0.01,
     tail: str = "bound",
     level: str = "auto",
@@ -186,7 +195,7 @@ def explain(
 
     Parameters
     ----------
-    harvests, grid, chain, epsilon, tail, level, memory_mib, tolerance, audit_points
+    harvests, grid, chain, dialect, epsilon, tail, level, memory_mib, tolerance, audit_points
         As for `sweep`.
 
     Returns
@@ -201,13 +210,14 @@ def explain(
     """
     del audit_points
     tokens = [token_arrays(harvest) for harvest in store.harvests(harvests)]
-    return _plan(tokens, grid, chain, epsilon, tail, level, memory_mib, tolerance, 1.0)
+    return _plan(tokens, grid, chain, dialect, epsilon, tail, level, memory_mib, tolerance, 1.0)
 
 
 def token_probabilities(
     harvest: "Harvests",
     *,
     chain: Sequence[str] | None = None,
+    dialect: str = parameters.DEFAULT_DIALECT,
     tail: str = "bound",
     **values: float,
 ) -> "xr.DataArray":
@@ -218,7 +228,9 @@ def token_probabilities(
     harvest : dataset or path
         One harvest.
     chain : sequence of str, optional
-        Stages, first applied first; llama.cpp's order of what is given by default.
+        Stages, first applied first; the dialect's order of what is given by default.
+    dialect : {"llama.cpp", "vllm", "transformers", "sglang"}
+        Whose order and whose meaning of a name.
     tail : {"bound", "drop"}
         Whether the unseen tail is modelled, or taken for absent.
     **values : float
@@ -237,7 +249,8 @@ def token_probabilities(
     ConfigError
         For a parameter, value or stage that is not allowed, or more than one harvest.
     PlanError
-        When a top_k exceeds the harvested alternatives.
+        When a top_k exceeds the harvested alternatives, or a stage needs more of the vocabulary
+        than the harvest holds.
     """
     import xarray as xr
 
@@ -251,8 +264,8 @@ def token_probabilities(
         name: parameters.parameter(name, "token_probabilities").check([value], name)[0]
         for name, value in values.items()
     }
-    order = parameters.default_order(point) if chain is None else chain
-    stages = parameters.check_order(order, point)
+    order = parameters.default_order(point, dialect) if chain is None else chain
+    stages = parameters.check_order(order, point, dialect=dialect)
     tokens = token_arrays(datasets[0])
     result = engine.direct_probabilities(tokens, point, chain=stages, tail=tail, block=512)
     coords: dict[str, Any] = {
@@ -269,6 +282,7 @@ def _plan(
     tokens: Sequence[TokenArrays],
     grid: Mapping[str, Sequence[float]],
     chain: Sequence[str] | None,
+    dialect: str,
     epsilon: float,
     tail: str,
     level: str,
@@ -293,12 +307,16 @@ def _plan(
         except ValueError:  # lists of different lengths
             listed = list(values)
         axes.append(Axis(name, tuple(parameter.check(listed, f"grid.{name}"))))
+    names = [axis.name for axis in axes]
+    order = parameters.default_order(names, dialect) if chain is None else chain
+    stages = parameters.check_order(order, names, dialect=dialect)
     for one in tokens:
-        usable_top_k(one, {axis.name: axis.values for axis in axes}, tail)
+        usable = usable_top_k(one, {axis.name: axis.values for axis in axes}, tail)
+        check_needs(one, stages, usable, tail)
     return make_plan(
         tokens,
         axes,
-        chain=chain,
+        chain=stages,
         epsilon=epsilon,
         tail=tail,
         level=level,

@@ -39,6 +39,8 @@ class TokenArrays:
         Digest of the values, which guards results made from them.
     source : str
         File that it came from, or "".
+    entropy, logit_std, min_logprob : array or None
+        (token,) statistics of the whole vocabulary [nat], where the harvest carries them.
     """
 
     model: str
@@ -50,6 +52,9 @@ class TokenArrays:
     n_byte: int
     fingerprint: str
     source: str
+    entropy: schema.Array | None = None
+    logit_std: schema.Array | None = None
+    min_logprob: schema.Array | None = None
 
     @property
     def n_token(self) -> int:
@@ -70,6 +75,27 @@ class TokenArrays:
     def plain_nll(self) -> float:
         """Negative log-likelihood under the model itself [nat/token]."""
         return -float(self.token_logprob.astype(np.float64).mean())
+
+    def take(self, index: schema.Array) -> "TokenArrays":
+        """Return some of the tokens.
+
+        Parameters
+        ----------
+        index : array of int
+            (part,) which, in the order wanted.
+
+        Returns
+        -------
+        TokenArrays
+            With the labels, `n_byte` and fingerprint of the whole.
+        """
+        arrays = {name: getattr(self, name) for name in PER_TOKEN}
+        return replace(self, **{k: v[index] for k, v in arrays.items() if v is not None})
+
+
+# Of the whole vocabulary, where a harvest carries them; and all arrays over tokens.
+STATISTICS = ("entropy", "logit_std", "min_logprob")
+PER_TOKEN = ("top_logprob", "token_logprob", "token_rank", *STATISTICS)
 
 
 def token_arrays(harvest: "xr.Dataset") -> TokenArrays:
@@ -95,6 +121,11 @@ def token_arrays(harvest: "xr.Dataset") -> TokenArrays:
         n_byte=int(harvest["token_bytes"].values.sum()),
         fingerprint=str(digest),
         source=str(harvest.attrs.get("source", "")),
+        **{
+            name: np.asarray(harvest[name].values, np.float32)
+            for name in STATISTICS
+            if name in harvest.data_vars
+        },
     )
 
 
@@ -206,5 +237,7 @@ def blocks(tokens: TokenArrays, size: int, tail: str) -> Iterator[Candidates]:
             cut(tokens.top_logprob), cut(tokens.token_logprob), cut(tokens.token_rank), weight
         )
         if tail == "bound":
-            block = _with_tail(block, n_vocab=tokens.n_vocab)
+            block = _with_tail(block, n_vocab=tokens.n_vocab)._replace(
+                **{k: cut(v) for k in STATISTICS if (v := getattr(tokens, k)) is not None}
+            )
         yield cast("Candidates", block)

@@ -19,6 +19,7 @@ from jaxsppl.sweep.binning import Tables, binned_sums, make_tables
 from jaxsppl.sweep.chunks import chunks
 from jaxsppl.sweep.data import TokenArrays, blocks, usable_top_k
 from jaxsppl.sweep.devices import shared
+from jaxsppl.sweep.needs import check_needs
 from jaxsppl.sweep.plan import Advance, Plan
 from jaxsppl.sweep.workers import in_threads, worker_count
 
@@ -219,7 +220,7 @@ def direct_means(
     list of Means
         Of scalars, one a point.
     """
-    usable = [usable_point(tokens, point, tail) for point in points]
+    usable = [usable_point(tokens, point, tail, chain) for point in points]
     with float64():
         loss, ood = _direct_sums(tokens, usable, chain, tail, block)
     return [means_of(row, count, tokens.n_token) for row, count in zip(loss, ood, strict=True)]
@@ -272,7 +273,7 @@ def direct_probabilities(
     array
         (scenario, token) float64.
     """
-    usable = usable_point(tokens, point, tail)
+    usable = usable_point(tokens, point, tail, chain)
     with float64():
         arrays = {name: jnp.asarray(value) for name, value in usable.items()}
         parts = [
@@ -282,7 +283,10 @@ def direct_probabilities(
     return np.concatenate(parts, axis=1)[:, : tokens.n_token]
 
 
-def usable_point(tokens: TokenArrays, point: Mapping[str, float], tail: str) -> dict[str, float]:
-    """Return a point as the harvest can serve it; see `usable_top_k`."""
+def usable_point(
+    tokens: TokenArrays, point: Mapping[str, float], tail: str, chain: Sequence[str] = ()
+) -> dict[str, float]:
+    """Return a point as the harvest can serve it; see `usable_top_k` and `check_needs`."""
     values = usable_top_k(tokens, {name: [value] for name, value in point.items()}, tail)
+    check_needs(tokens, chain, values, tail)
     return {name: axis[0] for name, axis in values.items()}

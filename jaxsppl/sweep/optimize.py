@@ -14,6 +14,7 @@ from jaxsppl.sweep import curvature, descent, levels, resident, search
 from jaxsppl.sweep import starts as starting
 from jaxsppl.sweep.data import TokenArrays, check_tail, token_arrays, usable_top_k
 from jaxsppl.sweep.engine import direct_means, usable_point
+from jaxsppl.sweep.needs import check_needs
 from jaxsppl.sweep.optimum_file import Found, labelled
 from jaxsppl.sweep.search import Problem
 from jaxsppl.sweep.starts import Space
@@ -39,6 +40,7 @@ def optimize(
     over: Sequence[str] = ("temperature", "alpha", "beta"),
     fixed: Mapping[str, float] | None = None,
     chain: Sequence[str] | None = None,
+    dialect: str = parameters.DEFAULT_DIALECT,
     epsilon: float = 0.01,
     tail: str = "bound",
     starts: int = 32,
@@ -56,14 +58,16 @@ def optimize(
     Parameters
     ----------
     harvests : dataset, path, glob, or an iterable of these
-        As for `jaxsppl.open_harvest`; each is optimised for itself.
+        As for `jaxsppl.open_harvest`; each is optimized for itself.
     over : sequence of str
-        Parameters that are optimised: temperature, alpha and beta by gradient, the others (top_k,
-        top_p, min_p) by enumeration of `values`.
+        Parameters that are optimized: temperature, alpha and beta by gradient, the others by
+        enumeration of `values`.
     fixed : mapping of str to float, optional
         Parameters that are held; those that are not named are neutral.
     chain : sequence of str, optional
-        Stages, first applied first; llama.cpp's order of what is used by default.
+        Stages, first applied first; the dialect's order of what is used by default.
+    dialect : {"llama.cpp", "vllm", "transformers", "sglang"}
+        Whose order and whose meaning of a name.
     epsilon : float
         Smallest probability that counts as itself.
     tail : {"bound", "drop"}
@@ -74,7 +78,7 @@ def optimize(
     seed : int
         Decides where the hypercube's starts lie.
     pooled : bool
-        Whether to optimise all datasets of each model together too, every token weighing the same;
+        Whether to optimize all datasets of each model together too, every token weighing the same;
         the result is labelled as the dataset "pooled".
     method : {"lbfgs", "adam"}
         L-BFGS with a line search; or Adam, which seldom meets the tolerance.
@@ -102,7 +106,7 @@ def optimize(
     SchemaError
         When a harvest is not what its schema says.
     PlanError
-        When a harvest cannot serve a top_k, be pooled, or does not fit the memory.
+        When a harvest cannot serve a stage, be pooled, or does not fit the memory.
     AuditError
         When the search and the direct definition disagree at the best point.
     """
@@ -114,13 +118,13 @@ def optimize(
     tokens = [token_arrays(harvest) for harvest in store.harvests(harvests)]
     space = starting.make_space(over, fixed, bounds, values, min(one.n_rank for one in tokens))
     used = [*space.over, *space.fixed]
-    stages = parameters.check_order(
-        parameters.default_order(used) if chain is None else chain, used
-    )
+    order = parameters.default_order(used, dialect) if chain is None else chain
+    stages = parameters.check_order(order, used, dialect=dialect)
     if pooled:
         tokens += _pools(tokens)
     for one in tokens:
-        usable_top_k(one, _axes(space), tail)
+        limits = dict(zip(space.smooth, map(list, space.bounds), strict=True))
+        check_needs(one, stages, usable_top_k(one, _axes(space), tail) | limits, tail)
     problem = Problem(
         chain=stages,
         smooth=space.smooth,
@@ -136,7 +140,7 @@ def optimize(
     n_block = max(-(-one.n_token // size) for one in tokens)
     results: list[Found] = []
     for number, one in enumerate(tokens):
-        results.append(_optimise(one, problem, space, size, n_block, tail, starts, seed))
+        results.append(_find(one, problem, space, size, n_block, tail, starts, seed))
         if progress is not None:
             progress(number + 1, len(tokens))
     return labelled(results, problem, space, tail, seed)
@@ -176,7 +180,7 @@ def _axes(space: Space) -> dict[str, list[float]]:
     return {**columns, **{name: [value] for name, value in space.fixed.items()}}
 
 
-def _optimise(
+def _find(
     tokens: TokenArrays,
     problem: Problem,
     space: Space,

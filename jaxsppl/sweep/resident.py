@@ -6,7 +6,7 @@ of all, and a search can begin on it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxsppl import schema
 from jaxsppl.errors import PlanError
-from jaxsppl.sweep.data import TokenArrays, blocks
+from jaxsppl.sweep.data import STATISTICS, TokenArrays, blocks
 
 BLOCK = 1024
 _MIB = 2**20
@@ -69,11 +69,18 @@ def pool(harvests: Sequence[TokenArrays], label: str) -> TokenArrays:
         top_logprob=np.concatenate([one.top_logprob for one in harvests]),
         token_logprob=np.concatenate([one.token_logprob for one in harvests]),
         token_rank=np.concatenate([one.token_rank for one in harvests]),
+        **{name: _together([getattr(one, name) for one in harvests]) for name in STATISTICS},
         n_vocab=first.n_vocab,
         n_byte=sum(one.n_byte for one in harvests),
         fingerprint="+".join(one.fingerprint for one in harvests),
         source="",
     )
+
+
+def _together(parts: Sequence[schema.Array | None]) -> schema.Array | None:
+    """Return the concatenated parts, or None where one is missing."""
+    present = [part for part in parts if part is not None]
+    return np.concatenate(present) if len(present) == len(parts) else None
 
 
 def block_size(harvests: Sequence[TokenArrays], memory_mib: int) -> int:
@@ -101,7 +108,7 @@ def block_size(harvests: Sequence[TokenArrays], memory_mib: int) -> int:
     need = 2 * held + 64 * _a_token(largest.n_rank)
     if need > memory_mib * _MIB:
         raise PlanError(
-            f"{largest.label} takes {need // _MIB + 1} MiB while it is optimised, more than the "
+            f"{largest.label} takes {need // _MIB + 1} MiB while it is optimized, more than the "
             f"{memory_mib} MiB allowed; raise memory_mib to {need // _MIB + 1}"
         )
     room = (memory_mib * _MIB - 2 * held) // _a_token(largest.n_rank)
@@ -141,13 +148,7 @@ def make_resident(tokens: TokenArrays, size: int, n_block: int, tail: str) -> Re
     parts: list[Any] = []
     for first in range(used):
         share = order[first::used]
-        one = replace(
-            tokens,
-            top_logprob=tokens.top_logprob[share],
-            token_logprob=tokens.token_logprob[share],
-            token_rank=tokens.token_rank[share],
-        )
-        part = next(iter(blocks(one, size, tail)))
+        part = next(iter(blocks(tokens.take(share), size, tail)))
         part = part._replace(logprob=part.logprob.astype(np.float32))
         parts.append(jax.tree.map(np.asarray, part))
     parts += [parts[0]] * (n_block - used)

@@ -1,4 +1,4 @@
-"""What is optimised: the box of the smooth parameters, the values of the others, where to start.
+"""What is optimized: the box of the smooth parameters, the values of the others, where to start.
 
 Smooth parameters (temperature, alpha, beta) are searched by gradient in their logarithms, inside a
 box. Logarithms make the coordinates unconstrained but for the box, and steps relative. The limits
@@ -23,12 +23,6 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "alpha": (0.05, 50.0),
     "beta": (0.05, 50.0),
 }
-# Values of the others, each with its neutral value: denser where people set them.
-VALUES: dict[str, tuple[float, ...]] = {
-    "top_k": (0, 5, 10, 20, 40, 80),
-    "top_p": (1.0, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5),
-    "min_p": (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3),
-}
 _MOST_COMBINATIONS = 1024
 _FEWEST_STARTS = 2
 
@@ -40,7 +34,7 @@ class Space:
     Attributes
     ----------
     over : tuple of str
-        All optimised parameters, in the order asked for.
+        All optimized parameters, in the order asked for.
     smooth : tuple of str
         Those searched by gradient.
     bounds : tuple of (float, float)
@@ -96,12 +90,12 @@ def make_space(
     values: Mapping[str, Sequence[float]] | None,
     n_rank: int,
 ) -> Space:
-    """Check what is to be optimised.
+    """Check what is to be optimized.
 
     Parameters
     ----------
     over : sequence of str
-        Optimised parameters.
+        Optimized parameters.
     fixed : mapping of str to float, optional
         Held parameters.
     bounds : mapping of str to (float, float), optional
@@ -118,8 +112,8 @@ def make_space(
     Raises
     ------
     ConfigError
-        For a parameter that is unknown, named twice, both optimised and fixed, or cannot be
-        optimised; for limits or values that are not allowed.
+        For a parameter that is unknown, named twice, both optimized and fixed, or cannot be
+        optimized; for limits or values that are not allowed.
     """
     names = (over,) if isinstance(over, str) else tuple(over)
     if not names:
@@ -127,7 +121,7 @@ def make_space(
     for name in names:
         if parameters.parameter(name, "over").stage == "objective":
             raise ConfigError(
-                f"over: '{name}' is part of the objective and cannot be optimised; sweep it"
+                f"over: '{name}' is part of the objective and cannot be optimized; sweep it"
             )
         if names.count(name) > 1:
             raise ConfigError(f"over: '{name}' is named twice; name each parameter once")
@@ -138,7 +132,7 @@ def make_space(
             raise ConfigError(f"fixed: give '{name}' as its own argument, {name}={value}")
         if name in names:
             raise ConfigError(
-                f"fixed: '{name}' is both optimised and fixed; leave it out of one of the two"
+                f"fixed: '{name}' is both optimized and fixed; leave it out of one of the two"
             )
         held[name] = parameter.check([value], f"fixed.{name}")[0]
     smooth = tuple(name for name in names if name in BOUNDS)
@@ -147,7 +141,7 @@ def make_space(
         for name in given or {}:
             if name not in allowed:
                 raise ConfigError(
-                    f"{where}: '{name}' has none, since it is not among the parameters optimised "
+                    f"{where}: '{name}' has none, since it is not among the parameters optimized "
                     f"{'by gradient' if where == 'bounds' else 'by enumeration'}; "
                     f"{suggest(name, allowed)}"
                 )
@@ -183,7 +177,10 @@ def _limits(name: str, given: tuple[float, float]) -> tuple[float, float]:
 def _listed(name: str, given: Sequence[float] | None, n_rank: int) -> list[float]:
     """Return the checked values of an enumerated parameter."""
     if given is None:
-        given = [v for v in VALUES[name] if not (name == "top_k" and v > n_rank)]
+        usual = parameters.parameter(name, "values").usual
+        given = [value for value in usual if not (name == "top_k" and value > n_rank)]
+        if not given:
+            raise ConfigError(f"values: '{name}' has no usual values; give them in `values`")
     return parameters.parameter(name, "values").check(
         np.atleast_1d(given).tolist(), f"values.{name}"
     )
