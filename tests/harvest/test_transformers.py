@@ -203,7 +203,7 @@ def test_the_command(model_path: Path, tmp_path: Path, capsys: Any, monkeypatch:
     (tmp_path / "0.continuation.txt").write_text(" the best of times")
     words = ["harvest", str(tmp_path), "--protocol", "transformers", "--out", str(tmp_path / "o")]
     assert main([*words, "--model", str(model_path)]) == 0
-    assert "tokens of 1 documents" in capsys.readouterr().out
+    assert "6 tokens of 1 document" in capsys.readouterr().out
     [file] = (tmp_path / "o").glob("*.harvest.nc")
     assert file.name.startswith("tiny.")
     assert "log_partition" in store.read_harvest(file)
