@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from jaxsppl.report.page import write_report as write_report
     from jaxsppl.report.plots import plot as plot
     from jaxsppl.report.presets import import_preset as import_preset
+    from jaxsppl.sampling.custom import stage as stage
     from jaxsppl.store import open_harvest as open_harvest
     from jaxsppl.store import read_sweep as open_sweep
     from jaxsppl.store import write_dataset as save
     from jaxsppl.sweep.api import explain as explain
     from jaxsppl.sweep.api import sweep as sweep
     from jaxsppl.sweep.api import token_probabilities as token_probabilities
+    from jaxsppl.sweep.compare import compare as compare
     from jaxsppl.sweep.decide import decide as decide
     from jaxsppl.sweep.optimize import optimize as optimize
     from jaxsppl.texts.folder import load_passages as load_passages
@@ -37,6 +39,7 @@ __all__ = (
     "JaxspplError",
     "Rules",
     "__version__",
+    "compare",
     "decide",
     "explain",
     "harvest",
@@ -50,6 +53,7 @@ __all__ = (
     "plot",
     "prepare",
     "save",
+    "stage",
     "sweep",
     "token_probabilities",
     "write_report",
@@ -61,6 +65,7 @@ _HOME: dict[str, tuple[str, str]] = {
     "Config": ("jaxsppl.config", "Config"),
     "JaxspplError": ("jaxsppl.errors", "JaxspplError"),
     "Rules": ("jaxsppl.choice", "Rules"),
+    "compare": ("jaxsppl.sweep.compare", "compare"),
     "decide": ("jaxsppl.sweep.decide", "decide"),
     "explain": ("jaxsppl.sweep.api", "explain"),
     "harvest": ("jaxsppl.harvest", ""),
@@ -74,6 +79,7 @@ _HOME: dict[str, tuple[str, str]] = {
     "plot": ("jaxsppl.report.plots", "plot"),
     "prepare": ("jaxsppl.texts.prepare", "prepare"),
     "save": ("jaxsppl.store", "write_dataset"),
+    "stage": ("jaxsppl.sampling.custom", "stage"),
     "sweep": ("jaxsppl.sweep", ""),
     "token_probabilities": ("jaxsppl.sweep.api", "token_probabilities"),
     "write_report": ("jaxsppl.report.page", "write_report"),

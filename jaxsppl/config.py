@@ -18,6 +18,7 @@ import msgspec
 from jaxsppl import parameters
 from jaxsppl.choice import Choice, Rules
 from jaxsppl.errors import ConfigError, suggest
+from jaxsppl.modules import load_modules
 
 
 class Texts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,10 +56,12 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[chain]`: the order of the stages; without one, the dialect's order of what is swept.
 
-    `orders` gives several by name, to be compared: each makes its own sweep file.
+    `orders` gives several by name, to be compared: each makes its own sweep file. `modules` are
+    Python files, beside the config, with samplers of the user (`jaxsppl.stage`).
     """
 
     dialect: Literal["llama.cpp", "vllm", "transformers", "sglang"] = "llama.cpp"
+    modules: list[str] = []
     order: list[str] | None = None
     orders: dict[str, list[str]] = {}
 
@@ -191,6 +194,12 @@ def load(
     apply_environment(raw, os.environ if environment is None else environment)
     for override in overrides:
         apply_override(raw, override)
+    chain = raw.get("chain")
+    if isinstance(chain, dict) and "modules" in chain:
+        # Before the names are checked, since these files add some.
+        load_modules(
+            cast("dict[str, Any]", chain)["modules"], file.parent, f"{file}: chain.modules"
+        )
     return build(raw, str(file))
 
 

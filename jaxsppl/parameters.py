@@ -417,6 +417,11 @@ def default_order(used: Iterable[str], dialect: str = DEFAULT_DIALECT) -> tuple[
     return tuple(spoken.variants.get(name, name) for name in known if name in stages)
 
 
+def user_stages(chain: Iterable[str]) -> dict[str, str]:
+    """Return the user's own stages of a chain with the digests of their functions."""
+    return {name: USER_STAGES[name] for name in chain if name in USER_STAGES}
+
+
 def check_whole(value: int, where: str) -> None:
     """Raise a ConfigError unless a value is a whole number of at least 0.
 

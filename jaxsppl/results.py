@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 import jaxsppl
-from jaxsppl import config, journal, schema, store
+from jaxsppl import config, journal, parameters, schema, store
 from jaxsppl.bars import counted
 from jaxsppl.choice import recipe
 from jaxsppl.errors import ConfigError, SchemaError
@@ -281,6 +281,7 @@ def _made_the_same_way(
     attrs = contents.attrs
     epsilon = float(attrs.get("epsilon", np.nan))
     try:
+        own = json.loads(str(attrs.get("user_stages_json", "{}")))
         made_from = sorted(
             (str(entry["model"]), str(entry["dataset"]), str(entry["fingerprint"]))
             for entry in json.loads(str(attrs.get("harvests_json", "[]")))
@@ -290,6 +291,7 @@ def _made_the_same_way(
     return (
         attrs.get("version") == jaxsppl.__version__
         and attrs.get("chain") == ",".join(order)
+        and own == parameters.user_stages(order)
         and attrs.get("tail") == settings.objective.tail
         and (epsilon == settings.objective.epsilon or "epsilon" in settings.grid)
         and made_from == sorted(harvest_identity(file) for file in files)

@@ -432,6 +432,9 @@ def _labelled(
         "version": __version__,
         "jax_version": jax.__version__,
     }
+    own = parameters.user_stages(plan.chain)
+    if own:
+        attrs["user_stages_json"] = json.dumps(own)
     # Where epsilon is an axis, the baselines alone have this one.
     attrs["baseline_epsilon" if "epsilon" in names else "epsilon"] = plan.epsilon
     return xr.Dataset(variables, coords=coords, attrs=attrs)
