@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxsppl import config, schema, store
 from jaxsppl.errors import SchemaError, suggest
+from jaxsppl.plural import plural
 
 _RESULTS = ("*.harvest.nc", "*.sweep.nc", "*.optimum.nc")
 
@@ -48,19 +49,21 @@ def check(path: str | os.PathLike[str]) -> str:
         schema.check_harvest(contents, str(place))
         return (
             f"harvest of '{contents.array('model')}' on '{contents.array('dataset')}', "
-            f"{contents.sizes['token']:,} tokens of {contents.sizes['document']} documents, "
-            f"{contents.sizes['rank']} alternatives"
+            f"{plural(contents.sizes['token'], 'token')} of "
+            f"{plural(contents.sizes['document'], 'document')}, "
+            f"{plural(contents.sizes['rank'], 'alternative')}"
         )
     if kind == schema.SWEEP:
         schema.check_sweep(contents, str(place))
         dims, nll = contents.variables["nll"]
         points = int(np.prod(nll.shape[2:], dtype=np.int64))
         pairs = int((contents.array("n_token") > 0).sum())
-        return f"sweep over {', '.join(dims[2:]) or 'nothing'}: {points:,} points, {pairs} harvests"
+        axes = ", ".join(dims[2:]) or "nothing"
+        return f"sweep over {axes}: {plural(points, 'point')}, {plural(pairs, 'harvest')}"
     if kind == schema.OPTIMUM:
         schema.check_optimum(contents, str(place))
         names = ", ".join(str(name) for name in contents.array("parameter").tolist())
-        return f"optimum over {names} from {contents.sizes['start']} starts"
+        return f"optimum over {names} from {plural(contents.sizes['start'], 'start')}"
     if not kind:
         raise SchemaError(f"{place}: it has no attribute 'schema'; jaxsppl did not write it")
     kinds = (schema.HARVEST, schema.SWEEP, schema.OPTIMUM)
@@ -74,17 +77,17 @@ def _check_folder(folder: Path) -> str:
     files = sorted(file for pattern in _RESULTS for file in folder.glob(pattern))
     if not files:
         passages = load_passages(folder)
-        return f"{len(passages)} passages of '{passages[0].dataset}'"
+        return f"{plural(len(passages), 'passage')} of '{passages[0].dataset}'"
     for file in files:
         check(file)
-    return f"{len(files)} result file{'s' if len(files) > 1 else ''}"
+    return plural(len(files), "result file")
 
 
 def _check_config(file: Path) -> str:
     """Check a sweep config."""
     found = config.load(file)
     points = int(np.prod([len(values) for values in found.grid.values()], dtype=np.int64))
-    parts = [f"{points:,} points over {', '.join(found.grid)}"] if found.grid else []
+    parts = [f"{plural(points, 'point')} over {', '.join(found.grid)}"] if found.grid else []
     parts += [
         f"order {name + ' ' if name else ''}({', '.join(order) or 'empty'})"
         for name, order in found.orders().items()

@@ -49,7 +49,7 @@ def _block(top: Array, own: Array, rank: Array, n_vocab: int) -> Candidates:
     return with_tail(block, n_vocab) if n_vocab else block
 
 
-# Compiling is most of the time of these tests, and optimised code would not pay it back.
+# Compiling is most of the time of these tests, and optimized code would not pay it back.
 QUICK = {"xla_backend_optimization_level": 0}
 _compiled = partial(jax.jit, static_argnames="chain", compiler_options=QUICK)
 

@@ -31,7 +31,7 @@ def test_check_says_what_a_file_is(tmp_path: Path) -> None:
 def test_check_reads_a_folder_of_passages(tmp_path: Path) -> None:
     (tmp_path / "0.prefix.txt").write_text("Once upon a")
     (tmp_path / "0.continuation.txt").write_text(" time")
-    assert check(tmp_path).startswith("1 passages of")
+    assert check(tmp_path).startswith("1 passage of")
     (tmp_path / "0.continuation.txt").unlink()
     with pytest.raises(SchemaError, match="missing"):
         check(tmp_path)

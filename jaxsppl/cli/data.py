@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from jaxsppl.cli.terminal import Flag, Json, Several, Whole, emit, tell
 from jaxsppl.errors import IncompleteError
+from jaxsppl.plural import plural
 
 
 def prepare(
@@ -90,7 +91,7 @@ def prepare(
     kept = " (they were there)" if done.was_prepared else ""
     emit(
         json,
-        f"{done.n_passage} passages of {done.name} in {done.out}{kept}",
+        f"{plural(done.n_passage, 'passage')} of {done.name} in {done.out}{kept}",
         {
             "out": done.out,
             "dataset": done.name,
@@ -209,7 +210,7 @@ def harvest(
     emit(
         json,
         "\n".join(
-            f"{one.path}: {one.n_token:,} tokens of {one.n_document} documents"
+            f"{one.path}: {plural(one.n_token, 'token')} of {plural(one.n_document, 'document')}"
             f"{' (was there)' if one.skipped else ''}"
             for one in reports
             if one.path is not None
@@ -265,7 +266,7 @@ def import_kld(
         )
     emit(
         json,
-        f"{done.path}: {done.n_token:,} tokens of {done.n_document} chunks",
+        f"{done.path}: {plural(done.n_token, 'token')} of {plural(done.n_document, 'chunk')}",
         {"harvests": [asdict(done)]},
     )
     return 0

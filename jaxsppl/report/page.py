@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxsppl import __version__, schema, store
 from jaxsppl.errors import ConfigError, JaxspplError
+from jaxsppl.plural import plural
 from jaxsppl.report.aligned import fixed, signed, significant
 from jaxsppl.report.plots import figures
 from jaxsppl.report.proof import chosen_words
@@ -260,7 +261,7 @@ def _provenance(contents: schema.Contents) -> list[tuple[str, list[tuple[str, st
 def _harvest_facts(summary: HarvestSummary) -> list[tuple[str, str]]:
     """Return what a harvest says of itself."""
     return [
-        ("tokens", f"{summary.n_token:,} in {summary.n_document:,} documents"),
+        ("tokens", f"{summary.n_token:,} in {plural(summary.n_document, 'document')}"),
         ("plain perplexity", significant(summary.perplexity)),
         ("bits per byte", fixed(summary.bits_per_byte, 4)),
         ("alternatives", f"{summary.alternatives:,} of a vocabulary of {summary.n_vocab:,}"),

@@ -131,7 +131,7 @@ class OptimumSummary:
     epsilon : float
     tail : str
     parameters : tuple of str
-        What was optimised.
+        What was optimized.
     rows : tuple of OptimumRow
     notes : tuple of str
     """

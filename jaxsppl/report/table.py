@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from jaxsppl import schema, store
 from jaxsppl.errors import SchemaError
+from jaxsppl.plural import plural
 from jaxsppl.report.aligned import WIDTH, aligned, fixed, signed, significant, wrapped
 from jaxsppl.report.front import front_text
 from jaxsppl.report.proof import interval, macro_text, proof_text
@@ -201,7 +202,7 @@ def _best_settings(summary: SweepSummary, markdown: bool) -> str:
 def _pair(row: Row, summary: SweepSummary, markdown: bool) -> list[str]:
     """Return the block of one pair."""
     title = f"{row.model} on {row.dataset}"
-    about = [f"{row.n_token:,} tokens", f"{row.n_byte:,} bytes"]
+    about = [plural(row.n_token, "token"), plural(row.n_byte, "byte")]
     if row.perplexity is not None:
         about.append(f"plain perplexity {significant(row.perplexity)}")
     if row.bits_per_byte is not None:
@@ -266,7 +267,8 @@ def _conditions(summary: SweepSummary) -> str:
     lines = [
         f"chain: {_chain(summary.chain)}"
         + (f"; {DEFAULT}: {_chain(default.chain)}" if default is not None else ""),
-        f"epsilon {summary.epsilon:g}; tail {summary.tail}; {summary.points:,} points a pair"
+        f"epsilon {summary.epsilon:g}; tail {summary.tail}; "
+        f"{plural(summary.points, 'point')} a pair"
         + (f"; level {summary.level}" if summary.level else ""),
     ]
     if summary.audit_points is not None and summary.audit_nll is not None:
@@ -315,7 +317,7 @@ def _optimum(summary: OptimumSummary, markdown: bool) -> list[str]:
 def _harvest(summary: HarvestSummary, markdown: bool) -> list[str]:
     """Return the parts of a harvest file."""
     lines = [
-        ("tokens", f"{summary.n_token:,} in {summary.n_document:,} documents"),
+        ("tokens", f"{summary.n_token:,} in {plural(summary.n_document, 'document')}"),
         ("bytes", f"{summary.n_byte:,}"),
         ("plain perplexity", significant(summary.perplexity)),
         ("bits per byte", fixed(summary.bits_per_byte, 4)),

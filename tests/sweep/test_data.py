@@ -1,14 +1,16 @@
 """From harvests to blocks: padding, precision, and a top_k that cannot be known."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from made_up import SIZE, K, V, made
+from small import harvest
 
 import jaxsppl
 from jaxsppl import store
-from jaxsppl.errors import ConfigError, PlanError
+from jaxsppl.errors import ConfigError, PlanError, SchemaError
 from jaxsppl.sampling.candidates import ABSENT
 from jaxsppl.sampling.precision import float64
 from jaxsppl.sweep.data import blocks, check_tail, token_arrays, usable_top_k
@@ -67,14 +69,20 @@ def test_the_name_of_the_tail_is_checked() -> None:
 
 def test_a_slice_of_a_saved_harvest_is_a_harvest(tmp_path: Path) -> None:
     path = store.write_dataset(made(), tmp_path / "made.harvest.nc")
-    harvest = jaxsppl.open_harvest(path)
-    whole = token_arrays(harvest)
+    opened = jaxsppl.open_harvest(path)
+    whole = token_arrays(opened)
     assert whole.source == str(path)
     assert whole.fingerprint == store.read_contents(path).attrs["digest"]
-    part = harvest.isel(token=slice(0, 10))
+    part = opened.isel(token=slice(0, 10))
     found = jaxsppl.token_probabilities(part, temperature=0.5, tail="drop")
-    every = jaxsppl.token_probabilities(harvest, temperature=0.5, tail="drop")
+    every = jaxsppl.token_probabilities(opened, temperature=0.5, tail="drop")
     assert np.array_equal(found.values, every.values[:10])
     # Other values, another mark.
     assert token_arrays(part).fingerprint != whole.fingerprint
     assert token_arrays(jaxsppl.open_harvest(path)).fingerprint == whole.fingerprint
+
+
+@pytest.mark.parametrize("cut", [{"rank": slice(0, 5)}, {"rank": slice(3, 9)}, {"document": [0]}])
+def test_another_cut_says_which_one_is_possible(cut: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError, match="cut it along token only"):
+        store.harvests(harvest().isel(cut))
