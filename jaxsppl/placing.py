@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxsppl import store
-from jaxsppl.errors import ConfigError
+from jaxsppl.errors import ConfigError, PlanError
 from jaxsppl.report.aligned import aligned, fixed, signed, wrapped
 from jaxsppl.report.presets import Preset, import_preset
 from jaxsppl.report.rows import Row, SweepSummary, summarise_sweep
@@ -107,6 +107,8 @@ def place_presets(
     ------
     ConfigError
         When no file could be read as a preset, or the harvests are not those of the sweep.
+    PlanError
+        When the harvests cannot serve the only preset.
     """
     presets: dict[str, Preset] = {}
     problems: list[str] = []
@@ -121,11 +123,18 @@ def place_presets(
             presets[_name(preset, Path(file), [*presets, *_TAKEN])] = preset
     if not presets:
         raise ConfigError("; ".join(problems) or "no preset was given; name at least one file")
-    baselines = engine("jaxsppl.sweep.baselines")
-    named = {name: baselines.Baseline(one.chain, one.settings) for name, one in presets.items()}
-    harvests = [file for pattern in inputs for file in store.expand(pattern)] or None
+    baseline = engine("jaxsppl.sweep.baselines").Baseline
     place = engine("jaxsppl.sweep.placed").place_settings
-    placed = place(store.read_sweep(sweep), named, harvests)
+    harvests = [file for pattern in inputs for file in store.expand(pattern)] or None
+    placed = store.read_sweep(sweep)
+    for name, one in [*presets.items()]:
+        try:
+            placed = place(placed, {name: baseline(one.chain, one.settings)}, harvests)
+        except PlanError as error:  # this harvest cannot serve it
+            if len(files) == 1:
+                raise
+            problems.append(f"{name}: {error}")
+            del presets[name]
     if out is not None:
         store.write_dataset(placed, out)
     summary = summarise_sweep(store.contents_of(placed), Path(sweep).name)

@@ -9,7 +9,7 @@ from small import harvest
 
 import jaxsppl
 from jaxsppl import cli, store
-from jaxsppl.errors import ConfigError
+from jaxsppl.errors import ConfigError, PlanError
 from jaxsppl.placing import place_presets
 from jaxsppl.report.plots import figures
 
@@ -71,6 +71,15 @@ def test_harvests_that_changed_are_refused(swept: Path, preset: Path, tmp_path: 
     store.write_dataset(harvest(), tmp_path / "moved.harvest.nc")
     placed = place_presets(swept, [preset], inputs=[str(tmp_path / "moved.harvest.nc")])
     assert placed.summary.rows[0].setting("hot") is not None
+
+
+def test_a_preset_that_the_harvest_cannot_serve(swept: Path, preset: Path, tmp_path: Path) -> None:
+    (tmp_path / "wide.json").write_text('{"temp": 1, "top_k": 50}')  # 20 alternatives of 200
+    with pytest.raises(PlanError, match="top_k 50"):
+        place_presets(swept, [tmp_path / "wide.json"])
+    placed = place_presets(swept, [tmp_path / "wide.json", preset])
+    assert [one.name for one in placed.presets] == ["hot"]
+    assert placed.problems[0].startswith("wide: top_k 50 is above the 20 harvested")
 
 
 def test_the_command(

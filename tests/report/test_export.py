@@ -117,13 +117,39 @@ def test_the_server_applies_the_samplers_in_our_order(llama_server: str) -> None
     assert (settings["top_k"], settings["top_p"], settings["min_p"]) == (20, 1.0, 0.0)
 
 
-def test_the_server_takes_every_field_of_the_request(llama_server: str) -> None:
-    made = export({"temperature": 0.9, "min_p": 0.03}, ("min_p", "temperature"), JSON)
-    settings = asked(llama_server, json.loads(made.text))
-    assert set(made.settings) <= set(settings)  # it knows each of them
+@pytest.mark.parametrize(
+    ("settings", "chain"),
+    [
+        ({"temperature": 0.9, "min_p": 0.03}, ("min_p", "temperature")),
+        (
+            {
+                "temperature": 0.9,
+                "dynatemp_range": 0.25,
+                "dynatemp_exponent": 1.5,
+                "top_k": 30.0,
+                "top_p": 0.8,
+                "min_p": 0.03,
+                "typical_p": 0.7,
+                "top_n_sigma": 1.5,
+                "xtc_probability": 0.25,
+                "xtc_threshold": 0.2,
+            },
+            ("xtc", "temperature", "typical_p", "min_p", "top_n_sigma", "top_p", "top_k"),
+        ),
+    ],
+)
+def test_the_server_samples_with_what_the_request_says(
+    llama_server: str, settings: dict[str, float], chain: tuple[str, ...]
+) -> None:
+    made = export(settings, chain, JSON)
+    told = asked(llama_server, json.loads(made.text))
+    assert set(made.settings) <= set(told)  # it knows each word
     for name, value in made.settings.items():
-        assert settings[name] == (pytest.approx(value) if isinstance(value, float) else value)
-    assert settings["samplers"] == ["min_p", "temperature"]
+        assert told[name] == (pytest.approx(value) if isinstance(value, float) else value)
+    names = {"typical_p": "typ_p"}
+    assert told["samplers"] == [names.get(stage, stage) for stage in chain]
+    for name, value in settings.items():
+        assert told[name] == pytest.approx(value)
 
 
 # How each program with an order of its own applies what it is told (samplers.md 2, 3, 5.6).
