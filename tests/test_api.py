@@ -15,6 +15,7 @@ PUBLIC = {
     "JaxspplError",
     "Rules",
     "__version__",
+    "compare",
     "decide",
     "explain",
     "harvest",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from jaxsppl import __version__
-from jaxsppl.cli import data, look, score, share, whole
+from jaxsppl.cli import data, look, score, share, versus, whole
 from jaxsppl.cli.terminal import show_log, tell
 from jaxsppl.errors import ConfigError, JaxspplError
 
@@ -39,6 +39,7 @@ _COMMANDS = (
     data.import_kld,
     score.sweep,
     score.optimize,
+    versus.compare,
     look.show,
     look.plot,
     look.check,

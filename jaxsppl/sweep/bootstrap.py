@@ -15,6 +15,8 @@ from jaxsppl.schema import Array
 
 # Documents below which resamples say too little.
 FEW = 5
+# What rounding leaves of the terms of a sum of squares where all documents agree.
+_ROUNDING = 1e-13
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,47 @@ def resample(loss: Array, weight: Array, drawn: Array) -> Resampled:
     return Resampled(value[0], se[0], values, errors, freedom, n < FEW)
 
 
+def resample_difference(
+    one: tuple[Array, Array], other: tuple[Array, Array], drawn: Array
+) -> Resampled:
+    """Return the difference of two ratios whose weights need not agree.
+
+    Parameters
+    ----------
+    one, other : (loss, weight)
+        (document,) sums of each document, of the same documents; for example the losses of two
+        models and the bytes that each was scored on.
+    drawn : array
+        (resample, document).
+
+    Returns
+    -------
+    Resampled
+    """
+    if np.array_equal(one[1], other[1]):
+        return resample(one[0] - other[0], one[1], drawn)  # the same, and nothing cancels
+    sums = np.stack([*one, *other], axis=1)
+    products = (sums[:, :, None] * sums[:, None, :]).reshape(len(sums), 16)
+    n = len(sums)
+
+    def ratios(counts: Array) -> tuple[Array, Array]:
+        """Return differences and standard errors of some resamples."""
+        loss, weight, other_loss, other_weight = (counts @ sums).T
+        value, beside = loss / weight, other_loss / other_weight
+        # A document's residual is linear in its four sums.
+        slope = np.stack([1 / weight, -value / weight, -1 / other_weight, beside / other_weight], 1)
+        squares = (counts @ products).reshape(-1, 4, 4)
+        residual = np.einsum("bi,bij,bj->b", slope, squares, slope)
+        size = np.einsum("bi,bij,bj->b", np.abs(slope), np.abs(squares), np.abs(slope))
+        residual = np.where(residual <= _ROUNDING * size, 0.0, residual)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return value - beside, np.sqrt(residual * np.divide(n, n - 1.0))
+
+    value, se = ratios(np.ones((1, n)))
+    freedom = np.asarray(n - 1.0 if n > 1 else np.nan)
+    return Resampled(value[0], se[0], *ratios(drawn), freedom, n < FEW)
+
+
 def macro_mean(parts: Sequence[Resampled]) -> Resampled:
     """Return the mean of ratios over datasets that were drawn independently.
 
@@ -239,8 +282,7 @@ def _error(
 ) -> Array:
     """Return standard errors; `weights` is the sum of the squared weights."""
     residual = squares - 2.0 * ratio * products + np.square(ratio) * weights
-    # Rounding leaves some 1e-16 of the terms where all documents agree.
-    noise = 1e-13 * (squares + np.square(ratio) * weights)
+    noise = _ROUNDING * (squares + np.square(ratio) * weights)
     residual = np.where(residual <= noise, 0.0, residual)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt(residual * np.divide(n, n - 1.0)) / total

@@ -1,0 +1,153 @@
+"""The tables of a comparison: models and settings side by side, on each dataset and on the mean."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxsppl.report.aligned import aligned, fixed, signed, significant, wrapped
+from jaxsppl.report.proof import interval
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_UNITS = {"token": "nat/token", "byte": "bit/byte", "character": "bit/char"}
+
+
+def comparison_text(result: "xr.Dataset", markdown: bool = False) -> str:
+    """Return a comparison as text for people.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        As `jaxsppl.compare` gives it.
+    markdown : bool
+        Tables as Markdown.
+
+    Returns
+    -------
+    str
+    """
+    parts: list[str] = []
+    for dataset in result["dataset"].values.tolist():
+        here = result.sel(dataset=dataset)
+        title = f"{dataset} ({int(here['n_document'])} documents)"
+        parts.append(f"### {title}" if markdown else f"{title}\n{'-' * len(title)}")
+        parts += _scores(here, markdown)
+        if "kl_lower" in here and bool(here["kl_lower"].notnull().any()):
+            parts += _divergences(here, markdown)
+    parts += [wrapped(line) for line in _conditions(result)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _scores(here: "xr.Dataset", markdown: bool) -> list[str]:
+    """Return every model under every setting, and the settings of each model beside its first."""
+    several = here.sizes["model"] > 1
+    known = "bits_per_character" in here and bool(here["bits_per_character"].notnull().all())
+    head = [("model", ""), ("setting", ""), ("nll", "nat/token"), ("bits per", "byte")]
+    head += [("bits per", "character")] if known else []
+    head += _difference_head(here, "reference") if several else []
+    beside = [("model", ""), ("setting", ""), *_difference_head(here, "1st setting")]
+    cells: list[list[str]] = []
+    settings: list[list[str]] = []
+    for model in here["model"].values.tolist():
+        for setting in here["setting"].values.tolist():
+            one = here.sel(model=model, setting=setting)
+            if math.isnan(float(one["nll"])):
+                continue
+            line = [model, setting, fixed(float(one["nll"])), fixed(float(one["bits_per_byte"]))]
+            line += [fixed(float(one["bits_per_character"]))] if known else []
+            cells.append(line + (_difference(one, "to_model") if several else []))
+            if any(difference := _difference(one, "to_setting")):
+                settings.append([model, setting, *difference])
+    parts = [aligned(head, cells, 2, markdown)]
+    return [*parts, aligned(beside, settings, 2, markdown)] if settings else parts
+
+
+def _difference_head(here: "xr.Dataset", other: str) -> list[tuple[str, str]]:
+    """Return the titles of a difference."""
+    percent = f"{100 * here.attrs['confidence']:g} %"
+    return [(f"to {other}", _UNITS[here.attrs["unit"]]), (percent, "interval"), ("lower", "%")]
+
+
+def _difference(one: "xr.Dataset", name: str) -> list[str]:
+    """Return the cells of a difference, empty for the reference itself."""
+    value = float(one[name])
+    low, high = (float(end) for end in one[f"{name}_interval"])
+    if math.isnan(value) or value == low == high == 0:
+        return ["", "", ""]
+    return [signed(value), interval(low, high, signed), fixed(100 * float(one[f"{name}_win"]), 1)]
+
+
+def _divergences(here: "xr.Dataset", markdown: bool) -> list[str]:
+    """Return how far each model is from the reference model."""
+    shares = [float(p) for p in here["percentile"].values]
+    head = [("model", ""), ("KL at least", "nat/token"), ("at most", "nat/token")]
+    head += [("same top", "%"), ("unshared", "%")]
+    settings = [name for name in here["setting"].values.tolist()
+                if bool(here["overlap"].sel(setting=name).notnull().any())]  # fmt: skip
+    cells: list[list[str]] = []
+    tails: list[list[str]] = []
+    by_setting: list[list[str]] = []
+    for model in here["model"].values.tolist():
+        one = here.sel(model=model)
+        if math.isnan(float(one["kl_lower"])):
+            continue
+        upper = float(one["kl_upper"]) if "kl_upper" in one else math.nan
+        cells.append(
+            [
+                model,
+                _with(one, "kl_lower"),
+                "not known" if math.isnan(upper) else fixed(upper),
+                _with(one, "same_top", 100.0, 2),
+                fixed(100 * float(one["unshared"]), 2),
+            ]
+        )
+        tails += [
+            [model, words, *(significant(float(v)) for v in one[name].values)]
+            for name, words in (("kl_percentile", "KL at least"), ("change_percentile", "|change|"))
+            if bool(one[name].notnull().all())
+        ]
+        by_setting += [
+            [
+                model,
+                setting,
+                _with(one.sel(setting=setting), "clipped_kl"),
+                _with(one.sel(setting=setting), "overlap", 100.0, 2),
+            ]
+            for setting in settings
+        ]
+    parts = [aligned(head, cells, 1, markdown)]
+    setting_head = [("model", ""), ("setting", ""), ("clipped KL", "nat/token"), ("overlap", "%")]
+    parts.append(aligned(setting_head, by_setting, 2, markdown))
+    if tails:
+        names = [(f"{p:g} %" if p < 100 else "largest", "") for p in shares]
+        parts.append(aligned([("model", ""), ("by position, nat", ""), *names], tails, 2, markdown))
+    return parts
+
+
+def _with(one: "xr.Dataset", name: str, scale: float = 1.0, digits: int = 4) -> str:
+    """Return a mean with its interval."""
+    low, high = (fixed(scale * float(end), digits) for end in one[f"{name}_interval"])
+    return f"{fixed(scale * float(one[name]), digits)} ({low} .. {high})"
+
+
+def _conditions(result: "xr.Dataset") -> Sequence[str]:
+    """Return what was counted."""
+    attrs = result.attrs
+    lines = [
+        f"reference: {attrs['reference']}; differences in {_UNITS[attrs['unit']]}, paired by "
+        f"document, lower is better; 'lower %': probability of being lower than the reference",
+        f"settings: nll clipped at epsilon {attrs['epsilon']:g}, tail {attrs['tail']}; the model "
+        "itself: nothing cut, nothing clipped, exp(nll) is the perplexity",
+    ]
+    if "kl_lower" in result:
+        lines.append(
+            "KL, clipped KL, overlap: from the reference model's law to the model's; |change|: of "
+            "the actual token's log-probability; unshared: mass that is not listed by both, which "
+            "KL takes as one token"
+        )
+    if np.isnan(result["nll"].values).any():
+        lines.append("a model without a row was not harvested on that dataset")
+    return lines
