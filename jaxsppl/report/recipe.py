@@ -64,7 +64,7 @@ def sweep_recipe(contents: schema.Contents, file: str) -> Recipe:
     attrs = contents.attrs
     grid = {name: contents.array(name).tolist() for name in contents.variables["nll"][0][2:]}
     tables: dict[str, Mapping[str, Any]] = {
-        "chain": {"order": [*split_chain(attrs.get("chain", ""))]},
+        "chain": _chain(attrs),
         "grid": grid,
         "objective": _objective(attrs, attrs.get("baseline_epsilon", 0.01)),
         "run": {"level": attrs.get("level", "auto"), "tolerance": attrs.get("tolerance", 1e-4)},
@@ -104,7 +104,7 @@ def optimum_recipe(contents: schema.Contents, file: str) -> Recipe:
     )
     over = [str(name) for name in contents.array("parameter").tolist()]
     tables: dict[str, Mapping[str, Any]] = {
-        "chain": {"order": [*split_chain(attrs.get("chain", ""))]},
+        "chain": _chain(attrs),
         "grid": {**{name: [value] for name, value in held.items()}, **tried},
         "objective": _objective(attrs, 0.01),
         "optimize": {
@@ -147,6 +147,12 @@ def setting_command(
         f"{given}); print(-np.log(np.maximum(p.values, {epsilon!r})).mean())"
     )
     return shlex.join(["python", "-c", code])
+
+
+def _chain(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table [chain], with the user's own samplers where the config named them."""
+    modules = (_asked(attrs).get("chain") or {}).get("modules")
+    return {"order": [*split_chain(attrs.get("chain", ""))], "modules": modules or None}
 
 
 def _objective(attrs: Mapping[str, Any], epsilon: Any) -> dict[str, Any]:

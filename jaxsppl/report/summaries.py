@@ -1,7 +1,8 @@
 """Summaries of harvest and optimum files; neither xarray nor matplotlib is imported."""
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +108,10 @@ class OptimumRow:
         Steps that it took.
     starts, starts_at_best : int
         Starts, and how many of them came within 1e-6 nat/token of the best.
+    std_error : mapping of str to float
+        Standard errors of the values that a gradient moved, tokens taken as independent.
+    correlation : mapping of str to float
+        Of the errors of two of them, by ``"temperature, beta"``.
     """
 
     model: str
@@ -118,6 +123,8 @@ class OptimumRow:
     n_step: int
     starts: int
     starts_at_best: int
+    std_error: Mapping[str, float]
+    correlation: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -183,6 +190,7 @@ def summarise_optimum(contents: schema.Contents, file: str) -> OptimumSummary:
                     n_step=int(contents.array("n_step")[i, j, start]),
                     starts=len(nll),
                     starts_at_best=met,
+                    **_errors(contents, (i, j), names),
                 )
             )
     attrs = contents.attrs
@@ -194,3 +202,25 @@ def summarise_optimum(contents: schema.Contents, file: str) -> OptimumSummary:
         parameters=names,
         rows=tuple(rows),
     )
+
+
+def _errors(
+    contents: schema.Contents, at: tuple[int, int], names: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Return the standard errors and correlations of one pair that the file has."""
+    if not {"std_error", "correlation"} <= set(contents.variables):
+        return {"std_error": {}, "correlation": {}}
+    error, tied = contents.array("std_error")[at], contents.array("correlation")[at]
+    pairs = itertools.combinations(range(len(names)), 2)
+    return {
+        "std_error": {
+            name: float(value)
+            for name, value in zip(names, error, strict=True)
+            if np.isfinite(value)
+        },
+        "correlation": {
+            f"{names[i]}, {names[j]}": float(tied[i, j])
+            for i, j in pairs
+            if np.isfinite(tied[i, j])
+        },
+    }

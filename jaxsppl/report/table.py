@@ -311,7 +311,21 @@ def _optimum(summary: OptimumSummary, markdown: bool) -> list[str]:
     ]
     below = f"chain: {_chain(summary.chain)}; epsilon {summary.epsilon:g}; tail {summary.tail}"
     table = aligned(head, cells, 2, markdown) if cells else "no start came to a finite nll"
-    return [table, _notes(summary.notes), wrapped(below)]
+    return [table, _errors(summary), _notes(summary.notes), wrapped(below)]
+
+
+def _errors(summary: OptimumSummary) -> str:
+    """Return how sharp each optimum is, and which parameters are tied."""
+    lines: list[str] = []
+    for row in summary.rows:
+        if row.std_error:
+            errors = ", ".join(f"{name} {value:.2g}" for name, value in row.std_error.items())
+            tied = "; ".join(f"{pair} {value:+.2f}" for pair, value in row.correlation.items())
+            known = f"{errors}" + (f"; correlations {tied}" if tied else "")
+            lines.append(wrapped(f"- {row.model} on {row.dataset}: {known}"))
+    if not lines:
+        return ""
+    return "\n".join(["Standard errors, tokens taken as independent:", *lines])
 
 
 def _harvest(summary: HarvestSummary, markdown: bool) -> list[str]:

@@ -320,6 +320,14 @@ def test_optimum_summary(tmp_path: Path) -> None:
     text = table.render(described)
     assert "2.000000" in text
     assert "2/4" in text
+    assert "Standard errors" not in text
+    pair = ("model", "dataset", "parameter")
+    found = optimum().assign(
+        std_error=(pair, [[[0.125, np.nan]]]),
+        correlation=((*pair, "other_parameter"), [[[[1.0, -0.75], [-0.75, 1.0]]]]),
+    )
+    text = table.render(table.describe(store.write_dataset(found, path)))
+    assert "- alpaca on prose: temperature 0.12; correlations temperature, alpha -0.75" in text
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
