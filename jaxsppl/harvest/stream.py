@@ -12,6 +12,10 @@ from jaxsppl import schema, store
 if TYPE_CHECKING:
     import xarray as xr
 
+# Rows of a chunk in the file, and numbers that are read back at once.
+CHUNK = 4096
+BLOCK = 1 << 20
+
 
 def write_parts(
     parts: "Iterable[xr.Dataset]",
@@ -77,10 +81,15 @@ def _define(file: Any, part: "xr.Dataset", name: str, sizes: Mapping[str, int]) 
         if dim not in file.dimensions:
             file.createDimension(dim, sizes.get(str(dim), length))
     number = variable.dtype.kind in "fiu"
-    packed = {"zlib": True, "complevel": 5, "shuffle": True} if number and variable.ndim else {}
+    packed: dict[str, Any] = {}
+    if number and variable.ndim:
+        chunks = [min(len(file.dimensions[str(dim)]), CHUNK) for dim in variable.dims]
+        packed = {"zlib": True, "complevel": 5, "shuffle": True, "chunksizes": chunks}
     kind = variable.dtype if number else str
     made = file.createVariable(name, kind, variable.dims, fill_value=False, **packed)
     made.set_auto_mask(False)
+    if packed:
+        made.set_var_chunk_cache(size=4 * BLOCK)  # written in order, so that one chunk is enough
     beside = [
         str(key)
         for key, coord in part.coords.items()
@@ -95,6 +104,6 @@ def _blocks(variable: Any) -> Generator[schema.Array]:
     if not variable.shape:
         yield np.asarray(variable[...])
         return
-    rows = max(1, (1 << 22) // max(1, int(np.prod(variable.shape[1:]))))
+    rows = max(1, BLOCK // max(1, int(np.prod(variable.shape[1:]))))
     for start in range(0, variable.shape[0], rows):
         yield np.asarray(variable[start : start + rows])

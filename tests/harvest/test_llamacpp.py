@@ -16,6 +16,7 @@ from harvest_standin import StandIn, Text
 
 from jaxsppl import store
 from jaxsppl.errors import ConfigError, ServerError
+from jaxsppl.harvest.forcing import SETTINGS
 from jaxsppl.harvest.local import LocalServer, free_port
 from jaxsppl.harvest.runner import harvest, harvest_async
 
@@ -227,6 +228,26 @@ def test_a_server_with_a_key(
     assert report.n_document == 1
     written = b"".join(f.read_bytes() for f in (tmp_path / "out").rglob("*") if f.is_file())
     assert key.encode() not in written + caplog.text.encode()
+
+
+def test_the_self_test_of_a_real_server(llama_server: str, tmp_path: Path) -> None:
+    found = harvested(llama_server, tmp_path, NASTY, PROSE)
+    [proof] = json.loads(found.attrs["self_test_json"]).values()
+    assert proof["document"] in {"nasty", "prose"}
+    assert proof["n_token"] >= 15
+    # the arithmetic is the same, so the values are: neither temperature nor cache changes them
+    assert proof["temperature_difference"] < 1e-3
+    assert proof["cache_difference"] < 1e-3
+    assert 0.3 < proof["largest_sum"] < 1.001
+
+
+def test_the_real_server_takes_every_setting(llama_server: str) -> None:
+    body = {**SETTINGS, "prompt": [97], "n_predict": 1, "n_probs": 2, "response_fields": []}
+    used = post(llama_server, "/completion", body)["generation_settings"]
+    # these two say what the reply holds, not what is drawn
+    sent = {k: v for k, v in SETTINGS.items() if k not in {"response_fields", "return_tokens"}}
+    assert {name: used[name] for name in sent} == sent
+    assert used["speculative.types"] == "none"
 
 
 async def test_the_stand_in_answers_in_the_shapes_of_the_real_server(
