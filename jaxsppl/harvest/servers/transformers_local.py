@@ -67,12 +67,27 @@ def connect(session: "aiohttp.ClientSession", url: str, *, patience_s: float) ->
     return Transformers(url)
 
 
+def model_name(model: str) -> str:
+    """Return the name of a model as files carry it.
+
+    Parameters
+    ----------
+    model : str
+        Folder or Hub name.
+
+    Returns
+    -------
+    str
+    """
+    path = Path(model).expanduser()
+    return path.resolve().name if path.is_dir() else model
+
+
 class Transformers(Server):
     """One model, which is loaded when it is opened."""
 
     def __init__(self, model: str) -> None:
-        path = Path(model).expanduser()
-        name = path.resolve().name if path.is_dir() else model
+        name = model_name(model)
         self._offer = Offer(id=model, name=name, aliases=(name.rpartition("/")[2],))
         self.label = f"transformers:{model}"
 
