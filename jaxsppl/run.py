@@ -19,7 +19,7 @@ from jaxsppl.report.rows import SweepSummary
 from jaxsppl.results import sweep_is_current, sweep_paths, sweep_to
 
 if TYPE_CHECKING:
-    from jaxsppl.config import Config
+    from jaxsppl.config import Config, Server
     from jaxsppl.texts.passages import Passage
 
 Tell = Callable[[str], None]
@@ -32,7 +32,7 @@ class Step:
     Attributes
     ----------
     what : str
-        "texts", "harvest", "sweep", "optimum", "table" or "figure".
+        "texts", "harvest", "sweep", "optimum", "table", "figure" or "report".
     path : Path
         The file or folder.
     made : bool
@@ -78,7 +78,7 @@ class RunReport:
 
 
 def run(settings: "Config", tell: Tell = lambda line: None, *, force: bool = False) -> RunReport:
-    """Prepare, harvest, sweep, optimize, and write tables and figures, each only when missing.
+    """Prepare, harvest, sweep, optimize, and write tables, figures and a page, where missing.
 
     Parameters
     ----------
@@ -121,7 +121,21 @@ def run(settings: "Config", tell: Tell = lambda line: None, *, force: bool = Fal
             if made:
                 task.write(task.path.with_suffix(".csv"))
             report.add("optimum", task.path, made=made)
+        results_of_run = report.paths("sweep") + report.paths("optimum")
+        if results_of_run:
+            _write_page(results_of_run, settings, report)
     return report
+
+
+def _write_page(files: Sequence[Path], settings: "Config", report: RunReport) -> None:
+    """Write the page about all results of a run, unless it is newer than they are."""
+    target = Path(settings.run.out) / f"{store.safe_name(settings.name)}.html"
+    made = not _is_newer(target, files)
+    if made:
+        from jaxsppl.report.page import write_report
+
+        write_report(files, target)
+    report.add("report", target, made=made)
 
 
 def prepare_texts(settings: "Config", report: RunReport) -> dict[str, Path]:
@@ -186,7 +200,7 @@ def missing_harvests(settings: "Config", folders: Mapping[str, Path]) -> bool:
     if server.all_models or not server.models:
         return True
     return any(
-        set(server.models) - set(_present(settings, name, load_passages(folder)))
+        set(_stored_names(server)) - set(_present(settings, name, load_passages(folder)))
         for name, folder in folders.items()
     )
 
@@ -226,7 +240,7 @@ def harvest_texts(
     passages = load_passages(folder)
     there = _present(settings, dataset, passages)
     if not missing_harvests(settings, {dataset: folder}):
-        files = [there[model] for model in server.models]
+        files = [there[model] for model in _stored_names(server)]
         for file in files:
             report.add("harvest", file, made=False)
         return files
@@ -272,6 +286,15 @@ def harvest_texts(
     for file in files:
         report.add("harvest", file, made=file in made)
     return list(files)
+
+
+def _stored_names(server: "Server") -> list[str]:
+    """Return the names that harvests of a config's models carry."""
+    if server.protocol != "transformers":
+        return list(server.models)
+    from jaxsppl.harvest.servers.transformers_local import model_name
+
+    return [model_name(model) for model in server.models]
 
 
 def _present(settings: "Config", dataset: str, passages: "Sequence[Passage]") -> dict[str, Path]:

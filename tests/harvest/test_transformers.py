@@ -14,11 +14,12 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
-from jaxsppl import store  # noqa: E402
+from jaxsppl import config, store  # noqa: E402
 from jaxsppl.cli import main  # noqa: E402
 from jaxsppl.errors import ConfigError, ServerError  # noqa: E402
 from jaxsppl.harvest.runner import harvest  # noqa: E402
 from jaxsppl.harvest.statistics import INVERSE_TEMPERATURE  # noqa: E402
+from jaxsppl.run import run  # noqa: E402
 
 # The libraries warn of their own old habits when they are imported and run.
 pytestmark = pytest.mark.filterwarnings("ignore:::torch", "ignore:::transformers")
@@ -242,3 +243,40 @@ def test_windows_and_chat(model_path: Path, tmp_path: Path) -> None:
     assert chat.context_tokens.values.tolist() == [len(before)]
     answer = inner.encode(question.continuation, add_special_tokens=False).ids
     assert chat.token_id.values.tolist() == answer
+
+
+def test_a_config_harvests_once(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "tiny", bos=True)
+    source = tmp_path / "a.txt"
+    source.write_text("It was the best of times. " * 20)
+
+    def settings(window: int) -> config.Config:
+        return config.build(
+            {
+                "texts": {
+                    "datasets": {"prose": str(source)},
+                    "prefix_chars": 10,
+                    "minimum_chars": 5,
+                    "whole": True,
+                },
+                "server": {
+                    "protocol": "transformers",
+                    "models": [str(model)],
+                    "alternatives": 9,
+                    "window": window,
+                },
+                "run": {"out": str(tmp_path / "out")},
+            }
+        )
+
+    first = run(settings(30))
+    assert [step.made for step in first.steps] == [True, True]
+    [file] = first.paths("harvest")
+    found = store.read_harvest(file)
+    assert (found.attrs["window"], found.attrs["stride"]) == (30, 15)
+    assert found.sizes["token"] > 60
+    # nothing is missing, so the model is not even loaded
+    (model / "model.safetensors").unlink()
+    assert [step.made for step in run(settings(30)).steps] == [False, False]
+    with pytest.raises(ServerError, match="cannot be loaded"):
+        run(settings(24))
