@@ -121,9 +121,9 @@ def run(settings: "Config", tell: Tell = lambda line: None, *, force: bool = Fal
             if made:
                 task.write(task.path.with_suffix(".csv"))
             report.add("optimum", task.path, made=made)
-        results_of_run = report.paths("sweep") + report.paths("optimum")
-        if results_of_run:
-            _write_page(results_of_run, settings, report)
+        found = report.paths("sweep") + report.paths("optimum")
+        if found:
+            _write_page(found, settings, report)
     return report
 
 

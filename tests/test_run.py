@@ -63,22 +63,22 @@ def made(report: RunReport) -> list[str]:
     return [step.path.name for step in report.steps if step.made]
 
 
-FIGURES = ["r.curve.png", "r.tradeoff.png", "r.heat.png", "r.groups.png"]
+REPORTS = ["r.curve.png", "r.tradeoff.png", "r.heat.png", "r.groups.png", "r.html"]
 
 
 def test_a_run_makes_all_once_and_then_only_what_is_missing(
     tmp_path: Path, settings: config.Config
 ) -> None:
     said: list[str] = []
-    assert made(run(settings, said.append)) == ["r.sweep.nc", "r.csv", *FIGURES]
+    assert made(run(settings, said.append)) == ["r.sweep.nc", "r.csv", *REPORTS]
     assert any(line.startswith("sweep: ") for line in said)
     again = run(settings)
     assert made(again) == []
-    assert [step.path.name for step in again.steps] == ["r.sweep.nc", "r.csv", *FIGURES]
+    assert [step.path.name for step in again.steps] == ["r.sweep.nc", "r.csv", *REPORTS]
     (tmp_path / "out/r.heat.png").unlink()
     assert made(run(settings)) == ["r.heat.png"]
     (tmp_path / "out/r.sweep.nc").write_bytes(b"damaged")
-    assert made(run(settings)) == ["r.sweep.nc", "r.csv", *FIGURES]
+    assert made(run(settings)) == ["r.sweep.nc", "r.csv", *REPORTS]
 
 
 def test_what_changes_a_number_makes_the_sweep_anew_and_nothing_else_does(
@@ -118,7 +118,7 @@ def test_an_optimum_is_part_of_a_run(tmp_path: Path, settings: config.Config) ->
     more = make(
         tmp_path, optimize__over='["temperature"]', optimize__starts="4", grid__min_p="[0.05]"
     )
-    assert made(run(more)) == ["r.optimum.nc"]
+    assert made(run(more)) == ["r.optimum.nc", "r.html"]
 
 
 def test_two_runs_of_one_folder_never_mix(settings: config.Config) -> None:
@@ -227,6 +227,7 @@ def test_run_with_a_real_server_and_then_without_one(
     first = json.loads(out)
     assert [step["what"] for step in first["steps"] if step["made"]] == [
         "texts", "texts", "harvest", "harvest", "sweep", "table", "figure", "figure", "figure",
+        "report",
     ]  # fmt: skip
     model = first["files"][0]["rows"][0]["model"]
     again = json.loads(command("run", "r.toml", "--server", llama_server, "--json")[1])

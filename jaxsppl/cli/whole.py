@@ -21,7 +21,7 @@ def run(
     force: Annotated[bool, Flag] = False,
     json: Json = False,
 ) -> int:
-    """Prepare, harvest, sweep, and write tables and figures; only what is missing.
+    """Prepare, harvest, sweep, and write tables, figures and a page; only what is missing.
 
     Parameters
     ----------
