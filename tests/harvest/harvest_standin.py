@@ -35,6 +35,11 @@ def piece(token: int) -> bytes:
     return bytes([token]) if token < 256 else b""
 
 
+def template(messages: list[Json]) -> str:
+    """The made-up model's chat template, up to the answer."""
+    return "".join(f"[{m['role']}] {m['content']}\n" for m in messages) + "[assistant] "
+
+
 def error(status: int, message: str, kind: str = "invalid_request_error") -> web.Response:
     """An error as llama-server words it."""
     body = {"error": {"code": status, "message": message, "type": kind}}
@@ -79,6 +84,7 @@ class StandIn:
         app.router.add_get("/props", self._props)
         app.router.add_get("/slots", self._slots)
         app.router.add_post("/models/load", self._load)
+        app.router.add_post("/apply-template", self._apply_template)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/completion", self._completion)
         return app
@@ -157,6 +163,9 @@ class StandIn:
         slots = [{"id": i, "n_ctx": self.n_ctx, "speculative": self.speculative,
                   "is_processing": False} for i in range(self.slots)]  # fmt: skip
         return self._unrouted(request.query.get("model")) or web.json_response(slots)
+
+    async def _apply_template(self, request: web.Request) -> web.Response:
+        return web.json_response({"prompt": template((await request.json())["messages"])})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()

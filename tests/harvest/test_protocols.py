@@ -50,6 +50,30 @@ async def test_one_pass_gives_what_forcing_gives(
     np.testing.assert_array_equal(*sums)
 
 
+@pytest.mark.parametrize("kind", [VllmStandIn, SglangStandIn])
+async def test_windows_and_chat_give_what_they_give_by_forcing(
+    kind: Any, start: Begin, texts: list[Text], tmp_path: Path
+) -> None:
+    servers = [await start(StandIn()), await start(kind())]
+    readings: list[dict[str, Any]] = [{"window": 25, "stride": 10}]
+    readings += [{"chat": True}, {"chat": True, "window": 60, "stride": 10}] if kind is VllmStandIn else []
+    seen: list[float] = []
+    for number, reading in enumerate(readings):
+        forced, found = [
+            await harvested(url, tmp_path / f"{number}-{i}", texts[:2], **reading)
+            for i, url in enumerate(servers)
+        ]
+        for name in ("token_id", "token_logprob", "top_logprob", "context_tokens"):
+            np.testing.assert_array_equal(forced[name], found[name], name)
+        assert {key: found.attrs[key] for key in reading} == reading
+        seen.append(float(found.context_tokens[0]))
+    # the chat's prompt is context, and longer than the bare prefix
+    assert seen == sorted(seen)
+    if kind is SglangStandIn:
+        with pytest.raises(ServerError, match="the protocol sglang knows no --chat"):
+            await harvested(servers[1], tmp_path / "chat", texts[:1], chat=True)
+
+
 async def test_echo_gives_what_forcing_gives(
     start: Begin, texts: list[Text], tmp_path: Path
 ) -> None:

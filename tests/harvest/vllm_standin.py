@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from aiohttp import web
-from harvest_standin import BOS, N_VOCAB, Json, logprobs
+from harvest_standin import BOS, N_VOCAB, Json, logprobs, template
 
 SPECIAL = ("<s>", "</s>", "<x>", "<y>")
 
@@ -70,9 +70,13 @@ class VllmStandIn:
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
-        tokens = list(body["prompt"].encode())
-        if body.get("add_special_tokens", True) and self.bos:
-            tokens = [BOS, *tokens]
+        if "messages" in body:
+            assert body["add_generation_prompt"]
+            tokens = [BOS, *template(body["messages"]).encode()]
+        else:
+            tokens = list(body["prompt"].encode())
+            if body.get("add_special_tokens", True) and self.bos:
+                tokens = [BOS, *tokens]
         strings = [shown(token) for token in tokens] if self.token_strs else None
         return web.json_response(
             {

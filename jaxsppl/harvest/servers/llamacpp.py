@@ -369,8 +369,9 @@ class LlamaCppScorer(TokenScorer):
             body={"messages": [{"role": "user", "content": message}], **self._model},
             limit=(1 << 20) + 16 * len(message),
         )
-        tokens = await self.tokenize(reply.prompt, add_special=True, parse_special=True)
-        return [token.id for token in tokens]
+        # Not add_special, which ends the prompt where a model wants an end-of-text token.
+        ids = [token.id for token in await self.tokenize(reply.prompt, parse_special=True)]
+        return ids if tuple(ids[: len(self.lead)]) == self.lead else [*self.lead, *ids]
 
     async def tokenize(
         self, text: str, *, add_special: bool = False, parse_special: bool = False
