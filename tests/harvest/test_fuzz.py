@@ -141,7 +141,7 @@ class Words:
 
 
 def echo(data: bytes) -> ScoredPassage:
-    scorer = EchoScorer(Canned(data), Offer("m", "m"), K)
+    scorer = EchoScorer(Canned(data), Offer("m", "m"), Options(K))
     return finished(scorer.score(Words(), 0))
 
 

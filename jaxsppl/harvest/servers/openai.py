@@ -15,6 +15,7 @@ import msgspec
 from jaxsppl.errors import ServerError
 from jaxsppl.harvest.alignment import split, text_bytes
 from jaxsppl.harvest.client import BadReplyError, Client, RefusedError
+from jaxsppl.harvest.listed import ListedServer
 from jaxsppl.harvest.protocol import (
     NEUTRAL,
     How,
@@ -25,7 +26,6 @@ from jaxsppl.harvest.protocol import (
     PassageError,
     ScoredPassage,
     Scorer,
-    Server,
 )
 from jaxsppl.harvest.validate import Position, listed_position, scored_passage
 
@@ -61,14 +61,6 @@ AGREE = 0.1
 _LOST = "\N{REPLACEMENT CHARACTER}"
 
 
-class _Model(msgspec.Struct):
-    id: str
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
-
-
 class _About(msgspec.Struct):
     title: str = ""
     version: str = "unknown"
@@ -99,7 +91,7 @@ class Completion(msgspec.Struct):
     choices: list[Choice]
 
 
-def connect(session: aiohttp.ClientSession, url: str, *, patience_s: float) -> "OpenAiServer":
+def connect(session: aiohttp.ClientSession, url: str, *, patience_s: float) -> ListedServer:
     """Return the server at an address; nothing is sent yet.
 
     Parameters
@@ -111,46 +103,9 @@ def connect(session: aiohttp.ClientSession, url: str, *, patience_s: float) -> "
 
     Returns
     -------
-    OpenAiServer
+    ListedServer
     """
-    return OpenAiServer(Client(session, url, patience_s=patience_s))
-
-
-class OpenAiServer(Server):
-    """One server with the routes of OpenAI."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.label = client.label
-
-    async def offers(self) -> list[Offer]:
-        """Return the models that it offers.
-
-        Returns
-        -------
-        list of Offer
-        """
-        try:
-            found = await self._client.ask("/v1/models", _Models)
-        except (RefusedError, BadReplyError) as error:
-            raise ServerError(f"{self.label} has no model list: {error}") from error
-        return [Offer(model.id, model.id) for model in found.data]
-
-    async def open(self, offer: Offer, options: Options) -> "EchoScorer":
-        """Find out whether a model's server echoes log-probabilities, and of what.
-
-        Parameters
-        ----------
-        offer : Offer
-        options : Options
-
-        Returns
-        -------
-        EchoScorer
-        """
-        scorer = EchoScorer(self._client, offer, options.alternatives)
-        scorer.identity = await scorer.identify()
-        return scorer
+    return ListedServer(Client(session, url, patience_s=patience_s), EchoScorer)
 
 
 class EchoScorer(Scorer):
@@ -159,10 +114,10 @@ class EchoScorer(Scorer):
     slots = 1
     ahead = 2
 
-    def __init__(self, client: Client, offer: Offer, alternatives: int) -> None:
+    def __init__(self, client: Client, offer: Offer, options: Options) -> None:
         self._client = client
         self._offer = offer
-        self._alternatives = alternatives
+        self._alternatives = options.alternatives
         self._more = MORE_SETTINGS
         self.label = client.label
 

@@ -14,8 +14,9 @@ import msgspec
 from jaxsppl.errors import ServerError
 from jaxsppl.harvest.alignment import lead_tokens
 from jaxsppl.harvest.client import BadReplyError, Client, RefusedError
+from jaxsppl.harvest.listed import ListedServer, listed_model
 from jaxsppl.harvest.pieces import from_decoded
-from jaxsppl.harvest.protocol import How, Identity, Offer, Options, PassageError, Server
+from jaxsppl.harvest.protocol import How, Identity, Offer, Options, PassageError
 from jaxsppl.harvest.scoring import Token, TokenScorer
 from jaxsppl.harvest.validate import Position, listed_position
 
@@ -48,15 +49,6 @@ _NO_TOKEN = 2**30
 
 # A triple of log-probability, id, text.
 Triple = tuple[float | None, int, str | None]
-
-
-class _Model(msgspec.Struct):
-    id: str
-    max_model_len: int = 0
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
 
 
 class _Info(msgspec.Struct):
@@ -99,7 +91,7 @@ def recognise(entry: Mapping[str, Any]) -> bool:
     return entry.get("owned_by") == "sglang"
 
 
-def connect(session: aiohttp.ClientSession, url: str, *, patience_s: float) -> "SglangServer":
+def connect(session: aiohttp.ClientSession, url: str, *, patience_s: float) -> ListedServer:
     """Return the server at an address; nothing is sent yet.
 
     Parameters
@@ -111,46 +103,9 @@ def connect(session: aiohttp.ClientSession, url: str, *, patience_s: float) -> "
 
     Returns
     -------
-    SglangServer
+    ListedServer
     """
-    return SglangServer(Client(session, url, patience_s=patience_s))
-
-
-class SglangServer(Server):
-    """One SGLang server."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.label = client.label
-
-    async def offers(self) -> list[Offer]:
-        """Return the model that it offers.
-
-        Returns
-        -------
-        list of Offer
-        """
-        try:
-            found = await self._client.ask("/v1/models", _Models)
-        except (RefusedError, BadReplyError) as error:
-            raise ServerError(f"{self.label} does not answer like SGLang: {error}") from error
-        return [Offer(model.id, model.id) for model in found.data]
-
-    async def open(self, offer: Offer, options: Options) -> "SglangScorer":
-        """Find out what a model is and can do.
-
-        Parameters
-        ----------
-        offer : Offer
-        options : Options
-
-        Returns
-        -------
-        SglangScorer
-        """
-        scorer = SglangScorer(self._client, offer, options)
-        scorer.identity = await scorer.identify()
-        return scorer
+    return ListedServer(Client(session, url, patience_s=patience_s), SglangScorer)
 
 
 class SglangScorer(TokenScorer):
@@ -179,10 +134,7 @@ class SglangScorer(TokenScorer):
             raise ServerError(f"{self.label} is not fit for a harvest: {error}") from error
 
     async def _identify(self) -> Identity:
-        models = (await self._client.ask("/v1/models", _Models)).data
-        model = next((model for model in models if model.id == self._offer.id), None)
-        if model is None:
-            raise ServerError(f"{self.label} no longer offers the model '{self._offer.name}'")
+        model = await listed_model(self._client, self._offer)
         info = await self._client.ask("/get_server_info", _Info)
         try:
             bare = [token.id for token in await self.tokenize("a b c d e")]
