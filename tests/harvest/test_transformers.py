@@ -203,11 +203,16 @@ def test_the_command(model_path: Path, tmp_path: Path, capsys: Any, monkeypatch:
     (tmp_path / "0.prefix.txt").write_text("It was")
     (tmp_path / "0.continuation.txt").write_text(" the best of times")
     words = ["harvest", str(tmp_path), "--protocol", "transformers", "--out", str(tmp_path / "o")]
-    assert main([*words, "--model", str(model_path)]) == 0
+    words += ["--model", str(model_path), "--window", "5", "--stride", "3", "--statistics"]
+    assert main(words) == 0
     assert "6 tokens of 1 document" in capsys.readouterr().out
     [file] = (tmp_path / "o").glob("*.harvest.nc")
     assert file.name.startswith("tiny.")
-    assert "log_partition" in store.read_harvest(file)
+    found = store.read_harvest(file)
+    assert "log_partition" in found
+    assert (found.attrs["window"], found.attrs["stride"]) == (5, 3)
+    assert main([*words, "--chat", "--force"]) == 4
+    assert "the chat template does not work" in capsys.readouterr().err
 
 
 def test_windows_and_chat(model_path: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import datasets
 import numpy as np
 import pytest
 
+from jaxsppl.cli import main
 from jaxsppl.errors import TextError
 from jaxsppl.harvest.protocol import ScoredPassage
 from jaxsppl.harvest.records import assemble
@@ -154,3 +155,12 @@ def test_groups_are_a_coordinate_of_the_harvest(tmp_path: Path) -> None:
         "north": 2,
         "south": 2,
     }
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = jsonl(tmp_path / "a.jsonl", ROWS)
+    words = ["prepare", source, "--out", str(tmp_path / "out"), "--minimum-chars", "5", "--whole"]
+    words += ["--column", "answers", "--prefix-column", "question", "--group-column", "port"]
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("8 passages of a in")
+    assert {p.group for p in load_passages(tmp_path / "out")} == {"north", "south"}
