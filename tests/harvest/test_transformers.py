@@ -1,6 +1,7 @@
 """Hugging Face transformers in process: a tiny random model and a tokeniser, both made here."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("models") / "tiny", bos=True)
 
 
-def make_model(folder: Path, *, bos: bool, seed: int = 0) -> Path:
+def byte_level() -> Any:
+    """A vocabulary like that of GPT-2 and most models since."""
     inner = tokenizers.Tokenizer(tokenizers.models.BPE())
     inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = tokenizers.decoders.ByteLevel()
@@ -50,6 +52,37 @@ def make_model(folder: Path, *, bos: bool, seed: int = 0) -> Path:
         show_progress=False,
     )
     inner.train_from_iterator(CORPUS, trainer)
+    return inner
+
+
+def sentence_piece() -> Any:
+    """A vocabulary like that of Llama 2 and Gemma: spaces shown, unknown characters as bytes."""
+    learned = tokenizers.Tokenizer(tokenizers.models.BPE())
+    learned.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=60, show_progress=False)
+    learned.train_from_iterator(CORPUS, trainer)
+    found = json.loads(learned.to_str())["model"]
+    names = ["<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *found["vocab"]]
+    inner = tokenizers.Tokenizer(
+        tokenizers.models.BPE(
+            vocab={name: i for i, name in enumerate(names)},
+            merges=[tuple(pair) for pair in found["merges"]],
+            byte_fallback=True,
+        )
+    )
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")
+    inner.decoder = tokenizers.decoders.Sequence(
+        [tokenizers.decoders.ByteFallback(), tokenizers.decoders.Metaspace()]
+    )
+    inner.add_special_tokens(["<s>", "</s>"])
+    return inner
+
+
+def make_model(
+    folder: Path, *, bos: bool, seed: int = 0, vocabulary: Callable[[], Any] = byte_level
+) -> Path:
+    """A random model with a small vocabulary."""
+    inner = vocabulary()
     if bos:
         inner.post_processor = tokenizers.processors.TemplateProcessing(
             single="<s> $A", special_tokens=[("<s>", 0)]
@@ -125,6 +158,16 @@ def test_bytes_are_the_texts(model_path: Path, tmp_path: Path) -> None:
     # of the emoji and the words of the special tokens no byte is lost; the join may be merged
     assert n_byte[1] + found.attrs["n_boundary_merged"] >= len(NASTY.continuation.encode())
     assert found.context_tokens.values.tolist()[2] == 1  # <s>
+    assert not {0, 1} & set(found.token_id.values.tolist())
+
+
+def test_a_vocabulary_that_shows_spaces_and_falls_back_to_bytes(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "pieces", bos=True, vocabulary=sentence_piece)
+    found = harvested(model, tmp_path, PROSE, NASTY, SHORT, alternatives=3)
+    n_byte = found.token_bytes.groupby(found.document_index).sum().values.tolist()
+    assert n_byte == [len(t.continuation.encode()) for t in (PROSE, NASTY, SHORT)]
+    # the emoji is four bytes, each a token of its own
+    assert (found.token_bytes == 1).sum() >= 4
     assert not {0, 1} & set(found.token_id.values.tolist())
 
 
