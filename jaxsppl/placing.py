@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxsppl import store
+from jaxsppl import schema, store
 from jaxsppl.errors import ConfigError, PlanError
 from jaxsppl.report.aligned import aligned, fixed, signed, wrapped
 from jaxsppl.report.presets import Preset, import_preset
+from jaxsppl.report.recipe import harvests_of
 from jaxsppl.report.rows import Row, SweepSummary, summarise_sweep
 from jaxsppl.report.surface import value_text
 from jaxsppl.results import engine
@@ -125,8 +126,9 @@ def place_presets(
         raise ConfigError("; ".join(problems) or "no preset was given; name at least one file")
     baseline = engine("jaxsppl.sweep.baselines").Baseline
     place = engine("jaxsppl.sweep.placed").place_settings
-    harvests = [file for pattern in inputs for file in store.expand(pattern)] or None
     placed = store.read_sweep(sweep)
+    harvests = [file for pattern in inputs for file in store.expand(pattern)]
+    harvests = harvests or _harvests_of(store.contents_of(placed), Path(sweep))
     for name, one in [*presets.items()]:
         try:
             placed = place(placed, {name: baseline(one.chain, one.settings)}, harvests)
@@ -141,6 +143,20 @@ def place_presets(
     return Placed(
         tuple(replace(one, name=name) for name, one in presets.items()), tuple(problems), summary
     )
+
+
+def _harvests_of(contents: schema.Contents, sweep: Path) -> list[Path]:
+    """Return the harvests of a sweep: where it found them, or beside it."""
+    found: list[Path] = []
+    for one in harvests_of(contents):
+        source = Path(one["source"])
+        places = [place for place in (source, sweep.parent / source.name) if place.is_file()]
+        if not places:
+            raise ConfigError(
+                f"{sweep}: its harvest '{source}' is not there any more; name it with --input"
+            )
+        found.append(places[0])
+    return found
 
 
 def _name(preset: Preset, file: Path, taken: Sequence[str]) -> str:

@@ -42,6 +42,8 @@ def atomic_path(path: Path) -> Generator[Path]:
     ConfigError
         When the folder cannot be written.
     """
+    if not path.name:
+        raise ConfigError(f"cannot write '{path}': it is a folder; name a file in it")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -73,6 +73,16 @@ def test_harvests_that_changed_are_refused(swept: Path, preset: Path, tmp_path: 
     assert placed.summary.rows[0].setting("hot") is not None
 
 
+def test_harvests_that_moved_along_are_found(swept: Path, preset: Path, tmp_path: Path) -> None:
+    there = tmp_path / "moved"
+    there.mkdir()
+    (tmp_path / "x.harvest.nc").rename(there / "x.harvest.nc")
+    with pytest.raises(ConfigError, match="name it with --input"):
+        place_presets(swept, [preset])
+    moved = swept.rename(there / "x.sweep.nc")
+    assert place_presets(moved, [preset]).problems == ()
+
+
 def test_a_preset_that_the_harvest_cannot_serve(swept: Path, preset: Path, tmp_path: Path) -> None:
     (tmp_path / "wide.json").write_text('{"temp": 1, "top_k": 50}')  # 20 alternatives of 200
     with pytest.raises(PlanError, match="top_k 50"):

@@ -252,7 +252,7 @@ def _named(text: str, chain: tuple[str, ...]) -> Point:
         except ValueError as error:
             raise ConfigError(f"--point {entry.strip()}: write name=value") from error
         values[name] = parameter.check([number], f"--point {name}")[0]
-    parameters.check_order(chain, values, "the file's chain")
+    parameters.check_order(chain, values, f"--point {text}")
     return Point("point", values, chain, np.nan, np.nan)
 
 

@@ -22,7 +22,7 @@ _BLOCK = 512
 
 
 def place_settings(
-    result: "xr.Dataset", named: Mapping[str, Baseline], harvests: "Harvests | None" = None
+    result: "xr.Dataset", named: Mapping[str, Baseline], harvests: "Harvests"
 ) -> "xr.Dataset":
     """Score settings on the harvests of a sweep and put them beside its baselines.
 
@@ -32,8 +32,8 @@ def place_settings(
         As `jaxsppl.sweep` gives it.
     named : mapping of str to Baseline
         The settings; one of a name that is there already replaces it.
-    harvests : dataset, path, glob, or an iterable of these, optional
-        Those that the sweep was made from; read from where they were by default.
+    harvests : dataset, path, glob, or an iterable of these
+        Those that the sweep was made from.
 
     Returns
     -------
@@ -50,10 +50,6 @@ def place_settings(
         When a top_k exceeds the harvested alternatives.
     """
     made_from = _made_from(result)
-    if harvests is None:
-        harvests = [entry["source"] for entry in made_from.values()]
-        if not all(harvests):
-            raise ConfigError("the sweep does not say where its harvests are; give --input")
     epsilon = float(result.attrs.get("baseline_epsilon", result.attrs.get("epsilon", np.nan)))
     tail = str(result.attrs["tail"])
     labels = [*dict.fromkeys([*result["baseline"].values.tolist(), *named])]
