@@ -63,7 +63,7 @@ class Text:
     continuation: str
 
 n = int(sys.argv[2])
-texts = [Text(f"doc-{i}", "It was said: ", f"twelve {i:05d}") for i in range(n)]
+texts = [Text(f"doc-{i}", "It was said: ", f"{i:06d}") for i in range(n)]
 began = time.process_time()
 [report] = harvest(texts, sys.argv[1], sys.argv[3], dataset="many", alternatives=100)
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())

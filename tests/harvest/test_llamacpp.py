@@ -241,6 +241,25 @@ def test_the_self_test_of_a_real_server(llama_server: str, tmp_path: Path) -> No
     assert 0.3 < proof["largest_sum"] < 1.001
 
 
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [
+        (
+            "openai",
+            "in the style of chats, about generated tokens only; serve the model with llama-",
+        ),
+        ("vllm", "is not fit for a harvest: HTTP 404"),
+        ("sglang", "is not fit for a harvest: HTTP 404"),
+    ],
+)
+def test_a_protocol_that_the_real_server_does_not_speak(
+    protocol: str, words: str, llama_server: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ServerError, match=words):
+        harvest([PROSE], llama_server, tmp_path, dataset="d", alternatives=5, protocol=protocol)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_real_server_takes_every_setting(llama_server: str) -> None:
     body = {**SETTINGS, "prompt": [97], "n_predict": 1, "n_probs": 2, "response_fields": []}
     used = post(llama_server, "/completion", body)["generation_settings"]
