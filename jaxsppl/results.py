@@ -140,7 +140,8 @@ def sweep_to(
 ) -> "xr.Dataset":
     """Sweep the grid of a config over harvest files and write the result.
 
-    With `[decide]` it holds the uncertainty and the held-out proof too.
+    With `[decide]` it holds the uncertainty and the held-out proof too; a sweep that lacks only
+    these is not computed again.
 
     Parameters
     ----------
@@ -159,33 +160,42 @@ def sweep_to(
     xarray.Dataset
         What was written. Until then finished parts lie beside it, in ``PATH.parts``.
     """
-    sweep = engine("jaxsppl.sweep.api").sweep
     unfinished = path.with_name(f"{path.name}.parts")
     check_grid(settings)
-    with journal.lock(path), counted("sweep") as progress:
-        result = sweep(
-            [*files],
-            settings.grid,
-            chain=order,
-            epsilon=settings.objective.epsilon,
-            tail=settings.objective.tail,
-            level=settings.run.level,
-            memory_mib=settings.run.memory_mib,
-            tolerance=settings.run.tolerance,
-            audit_points=settings.run.audit_points,
-            progress=progress,
-            unfinished=unfinished,
-            dask=dask,
-        )
-        if settings.decide is not None:
-            result = _decided(result, settings, files)
-        choice = settings.objective.choice()
-        if not choice.is_plain:
-            result = result.assign_attrs(choice_json=msgspec.json.encode(choice).decode())
-        result = result.assign_attrs(config_json=config.to_json(settings))
-        store.write_dataset(result, path)
+    with journal.lock(path):
+        if settings.decide is not None and _is_swept(path, settings, order, files):
+            result = store.read_sweep(path)
+        else:
+            sweep = engine("jaxsppl.sweep.api").sweep
+            with counted("sweep") as progress:
+                result = sweep(
+                    [*files],
+                    settings.grid,
+                    chain=order,
+                    epsilon=settings.objective.epsilon,
+                    tail=settings.objective.tail,
+                    level=settings.run.level,
+                    memory_mib=settings.run.memory_mib,
+                    tolerance=settings.run.tolerance,
+                    audit_points=settings.run.audit_points,
+                    progress=progress,
+                    unfinished=unfinished,
+                    dask=dask,
+                )
+            result = _described(result, settings)
+            store.write_dataset(result, path)
         store.remove_arrays(unfinished)
+        if settings.decide is not None:
+            result = _described(_decided(result, settings, files), settings)
+            store.write_dataset(result, path)
     return result
+
+
+def _described(result: "xr.Dataset", settings: "Config") -> "xr.Dataset":
+    """Note the config and its objective."""
+    choice = settings.objective.choice()
+    kept = "" if choice.is_plain else msgspec.json.encode(choice).decode()
+    return result.assign_attrs(choice_json=kept, config_json=config.to_json(settings))
 
 
 def _decided(result: "xr.Dataset", settings: "Config", files: Sequence[Path]) -> "xr.Dataset":
@@ -238,6 +248,13 @@ def sweep_is_current(
     -------
     bool
     """
+    return _is_swept(path, settings, order, files) and _decided_the_same_way(
+        store.read_contents(path), settings
+    )
+
+
+def _is_swept(path: Path, settings: "Config", order: Sequence[str], files: Sequence[Path]) -> bool:
+    """Return whether a sweep file has the config's grid, proven or not."""
     try:
         contents = store.read_contents(path)
         schema.check_sweep(contents, str(path))
@@ -249,7 +266,6 @@ def sweep_is_current(
         list(grid.items()) == list(settings.grid.items())
         and tolerance <= settings.run.tolerance
         and _made_the_same_way(contents, settings, order, files)
-        and _decided_the_same_way(contents, settings)
     )
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Samplers are compared with the first of these that the harvest can serve.
 REFERENCE = ("llama.cpp default", "neutral")
+# What a proof adds to a sweep file.
+DIMS = ("setting", "sampler", "end", "fold", "searched")
 
 _OF_GRID = {"nll_se": "nll_se", "nll_delta": "delta", "nll_delta_se": "delta_se"}
 _COUNTS = ("n_choosing", "n_proven", "n_tried")

@@ -199,8 +199,14 @@ def test_a_config_with_decide_is_swept_proven_and_current(
     assert current("run.memory_mib=2048")
     assert not current("decide.folds=4")
     assert not current("objective.ood_weight=0.4")
+    before = store.read_sweep(path)
+    assert cli.main(["run", str(toml), "--set", "decide.folds=4"]) == 0
+    again = store.read_sweep(path)
+    assert (before.sizes["fold"], again.sizes["fold"]) == (3, 4)
+    assert again.nll.equals(before.nll)
+    assert current("decide.folds=4")
     preset.write_text('{"do_sample": true, "temperature": 0.7}')
-    assert not current()
+    assert not current("decide.folds=4")
 
 
 @pytest.mark.parametrize(
