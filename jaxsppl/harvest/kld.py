@@ -37,7 +37,7 @@ MAGIC = b"_logits_"
 HEAD = struct.Struct("<8s3i")
 CODES = 65535
 FLOOR = 16.0
-# Half the width that a statistic's bracket may have [nat].
+# What a statistic may be off by, by the codes' steps and by what the floor leaves open [nat].
 TOLERANCE = 4e-3
 # Scale and offset are float32 and the sum behind them was rounded once.
 ROUNDING = 1e-5
@@ -98,10 +98,10 @@ def import_kld(
     The file is read once from start to end, so it may be a pipe, and a few megabytes at a time.
     Each chunk becomes a document. Log-probabilities are exact to the quantisation, 1.2e-4 nat;
     an actual token at the floor has an upper bound only and is counted in `n_censored`.
-    `entropy`, and `log_partition` from a certain inverse temperature on, are given where the floor
-    leaves no more than 4e-3 nat open on either side, for every token; `logit_std` and `min_logprob`
-    only when no token is at the floor. Bytes of tokens are not in such a file: `token_bytes` is 0
-    unless a server tells them.
+    `entropy`, and `log_partition` from a certain inverse temperature on, are given where they are
+    off by no more than 4e-3 nat (`statistics_tolerance`), for every token; `logit_std` and
+    `min_logprob` only when no token is at the floor. Bytes of tokens are not in such a file:
+    `token_bytes` is 0 unless a server tells them.
 
     Parameters
     ----------
@@ -389,11 +389,12 @@ class _Row:
         most = min(1 - mass + doubt, cap)
         if mass > 1 + doubt or least > cap:
             raise ValueError(f"the probabilities sum to {mass:.6g}")
-        sums = power_sums(self.listed)
+        sums, inverse = power_sums(self.listed), INVERSE_TEMPERATURE
+        spread = self._scale / 2 * inverse
         entropy = -float((probability * self.listed).sum())
+        own = self._scale / 2 * (entropy + 1)
         if not self.n_floored:
-            return np.log(sums), np.log(sums), (entropy, entropy)
-        inverse = INVERSE_TEMPERATURE
+            return np.log(sums) - spread, np.log(sums) + spread, (entropy - own, entropy + own)
         # A mass m is either spread evenly, or on the fewest tokens that the floor allows.
         even = [self.n_floored * (m / self.n_floored) ** inverse for m in (least, most)]
         few = [m * np.exp(floor * (inverse - 1)) for m in (least, most)]
@@ -401,4 +402,8 @@ class _Row:
         high = np.where(inverse < 1, even[1], few[1])
         low[0] = high[0] = self.n_floored
         tail = most * np.log(self.n_floored / most) if most > 0 else 0.0
-        return np.log(sums + low), np.log(sums + high), (entropy - least * floor, entropy + tail)
+        return (
+            np.log(sums + low) - spread,
+            np.log(sums + high) + spread,
+            (entropy - own - least * floor, entropy + own + tail),
+        )
