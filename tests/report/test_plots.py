@@ -159,6 +159,14 @@ def test_groups_has_a_row_for_each_harvested_pair() -> None:
     assert shares[3] == pytest.approx(25.0)
 
 
+def test_groups_best_for_llama_cpp_is_seen_where_it_meets_the_best() -> None:
+    (figure,) = figures(sweep(datasets=("prose",)), kind="groups")
+    dots = {line.get_marker(): line for line in figure.axes[0].lines if line.get_marker() != "None"}
+    around, best = dots["^"], dots["o"]
+    assert around.get_markerfacecolor() == "none"
+    assert around.get_markersize() > best.get_markersize() + 2
+
+
 def test_groups_warns_of_different_tokenizers() -> None:
     made = sweep(models=("a", "b"))
     made["n_token"][1] = 900
