@@ -96,12 +96,14 @@ async def prove(scorer: Scorer, passage: Passage, slot: int, length: int = LENGT
         ) from error
     temperature = _differences(plain, hot)
     cache = _differences(plain, cached)
-    if np.median(temperature) > MOST:
+    stretch = _stretch(plain, hot)
+    if np.median(temperature) > MOST or abs(stretch - 1) > MOST:
         raise ServerError(
             f"{scorer.label}: its log-probabilities change with the temperature of the sampling, by"
-            f" {np.median(temperature):.2f} nat at the median token: they are processed values, not"
-            " the model's; start it so that it reports raw ones (vLLM: --logprobs-mode"
-            " raw_logprobs, SGLang: SGLANG_RETURN_ORIGINAL_LOGPROB=1)"
+            f" {np.median(temperature):.2f} nat at the median token and by the factor {stretch:.2f}"
+            " between alternatives: they are processed values, not the model's; start it so that "
+            "it reports raw ones (vLLM: --logprobs-mode raw_logprobs, SGLang: "
+            "SGLANG_RETURN_ORIGINAL_LOGPROB=1)"
         )
     if np.median(cache) > MOST:
         raise ServerError(
@@ -128,15 +130,23 @@ async def prove(scorer: Scorer, passage: Passage, slot: int, length: int = LENGT
     return proof
 
 
+def _stretch(one: ScoredPassage, other: ScoredPassage | None) -> float:
+    """Return the factor by which log-probabilities of alternatives lie further apart.
+
+    A temperature stretches all of them alike, also where one token has nearly all probability and
+    its own value hardly moves.
+    """
+    if other is None:
+        return 1.0
+    gaps = [each.top_logprob[:, :1].astype(np.float64) - each.top_logprob for each in (one, other)]
+    known = np.isfinite(gaps[0]) & np.isfinite(gaps[1])
+    first, second = (np.where(known, gap, 0.0) for gap in gaps)
+    total = float((first * first).sum())
+    return float((first * second).sum()) / total if total else 1.0
+
+
 def _differences(one: ScoredPassage, other: ScoredPassage | None) -> "np.ndarray[tuple[int]]":
-    """Return by how much each token's, and each likeliest alternative's, value differs [nat]."""
+    """Return by how much the log-probability of each token differs [nat]."""
     if other is None or other.token_id.tolist() != one.token_id.tolist():
         return np.asarray([np.inf])
-    return np.abs(
-        np.concatenate(
-            [
-                one.token_logprob.astype(np.float64) - other.token_logprob,
-                one.top_logprob[:, 0].astype(np.float64) - other.top_logprob[:, 0],
-            ]
-        )
-    )
+    return np.abs(one.token_logprob.astype(np.float64) - other.token_logprob)
