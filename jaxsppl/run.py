@@ -369,11 +369,15 @@ def write_reports(sweeps: Sequence[Path], report: RunReport) -> None:
         summary = table.describe(path)
         if not isinstance(summary, SweepSummary):
             raise SchemaError(f"{path}: it is no sweep")
-        target = path.with_name(f"{stem}.csv")
-        made = not _is_newer(target, [path])
-        if made:
-            csvfile.write_settings(summary, target)
-        report.add("table", target, made=made)
+        tables = {f"{stem}.csv": csvfile.write_settings}
+        if any(row.proof is not None for row in summary.rows):
+            tables[f"{stem}.proof.csv"] = csvfile.write_proof
+        for name, write in tables.items():
+            target = path.with_name(name)
+            made = not _is_newer(target, [path])
+            if made:
+                write(summary, target)
+            report.add("table", target, made=made)
         n_swept = sum(len(values) > 1 for values in summary.axes.values())
         kinds = ["curve", "tradeoff"] if n_swept else []
         kinds += ["heat"] if n_swept > 1 else []

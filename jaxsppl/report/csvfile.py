@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from jaxsppl import schema, store
 from jaxsppl.errors import PlanError
+from jaxsppl.report.proof import CHOSEN, Line
 from jaxsppl.report.rows import SweepSummary
 
 # What spreadsheets still open.
@@ -68,6 +70,52 @@ def write_settings(summary: SweepSummary, path: str | os.PathLike[str]) -> Path:
                     summary.tail,
                     row.flags if setting is runnable else None,
                 ]
+
+    return _write(Path(path), head, lines())
+
+
+def write_proof(summary: SweepSummary, path: str | os.PathLike[str]) -> Path:
+    """Write what held-out documents say, one line for each setting and sampler of each pair.
+
+    Parameters
+    ----------
+    summary : SweepSummary
+        With a proof.
+    path : str or path
+        The CSV file.
+
+    Returns
+    -------
+    Path
+        The file. Columns: model, dataset, compared (setting or sampler), name, the numbers of
+        `proof.Line` [nat/token], [1], then n_document, n_choosing, n_proven, points tried, and the
+        confidence of the intervals; empty where there is no value.
+    """
+    numbers = [field.name for field in fields(Line) if field.name != "name"]
+    counts = ["n_document", "n_choosing", "n_proven"]
+    head = ["model", "dataset", "compared", "name", *numbers, *counts, "tried", "confidence"]
+
+    def lines() -> Iterator[list[object]]:
+        """Yield one line for each setting and sampler."""
+        for row in summary.rows:
+            proof = row.proof
+            if proof is None:
+                continue
+            for kind, compared, tried in (
+                ("setting", proof.settings, proof.n_tried),
+                ("sampler", proof.samplers, proof.sampler_points),
+            ):
+                for line in compared:
+                    yield [
+                        row.model,
+                        row.dataset,
+                        kind,
+                        line.name,
+                        *(getattr(line, name) for name in numbers),
+                        *(getattr(proof, name) for name in counts),
+                        tried if kind == "sampler" or line.name == CHOSEN else None,
+                        proof.confidence,
+                    ]
 
     return _write(Path(path), head, lines())
 

@@ -1,5 +1,6 @@
 """What tables and figures say of certainty: held-out gains, plateau, front, compromise."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,12 @@ def test_a_config_with_decide_is_swept_proven_and_current(
     assert "held-out gain" in out
     assert "its own" in out
     assert "least nll + 0.5 ood" in out
+    with (tmp_path / "mine.proof.csv").open(encoding="utf-8", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["dataset"] == "code"]
+    assert [line["name"] for line in lines] == ["chosen", "neutral", "vLLM default", "its own"]
+    there = store.read_sweep(tmp_path / "mine.sweep.nc").sel(dataset="code", setting="its own")
+    assert float(lines[-1]["gain_low"]) == float(there.heldout_gain_interval[0, 0])
+    assert (lines[0]["tried"], lines[0]["n_choosing"], lines[0]["n_proven"]) == ("4", "6", "9")
     path, files = tmp_path / "mine.sweep.nc", sorted(tmp_path.glob("*.harvest.nc"))
 
     def current(*overrides: str) -> bool:
