@@ -154,6 +154,9 @@ def _flags(text: str, file: Path) -> dict[str, Any]:
         if not flag.startswith("--"):
             continue
         name = _FLAGS.get(flag, flag.removeprefix("--").replace("-", "_"))
-        words[name] = value if sign else parts[at + 1] if at + 1 < len(parts) else None
+        said = value if sign else parts[at + 1] if at + 1 < len(parts) else None
+        # The flag takes names where a request takes a list; letters are one word in both.
+        names = flag == "--samplers" and said is not None
+        words[name] = said.split(";") if names and said else said
     known = {"temperature", "samplers", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma"}
     return words if known & set(words) else {}

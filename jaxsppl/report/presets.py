@@ -81,7 +81,16 @@ _LLAMA_LETTERS = {
     "x": "xtc",
     "t": "temperature",
 }
-_LLAMA_NAMES = {theirs: ours for ours, theirs in LLAMA_STAGES.items()} | {"typical_p": "typical_p"}
+# As the server of b11549 reads them: it knows no "typical_p", and drops what it does not know.
+_LLAMA_NAMES = {
+    **{theirs: ours for ours, theirs in LLAMA_STAGES.items()},
+    **dict.fromkeys(("typ", "typ-p"), "typical_p"),
+    **dict.fromkeys(("nucleus", "top-p"), "top_p"),
+    "top-n-sigma": "top_n_sigma",
+    "top-k": "top_k",
+    "min-p": "min_p",
+    "temp": "temperature",
+}
 _WEBUI = (
     *("temperature", "smoothing", "top_n_sigma", "top_k", "top_p", "typical_p"),
     *("epsilon_cutoff", "eta_cutoff", "tfs", "top_a", "min_p", "xtc"),
@@ -90,17 +99,14 @@ _WEBUI_NAMES = {"dynamic_temperature": "temperature", "quadratic_sampling": "smo
 
 
 def _llama_order(words: Mapping[str, Any]) -> list[str]:
-    """Return the order of llama.cpp: a list, names with semicolons, letters, or its default."""
+    """Return the order of llama.cpp: a list of names, a word of letters, or its default."""
     given = words.get("samplers")
     if given is None:
         return [*LLAMA_STAGES]
     if isinstance(given, str):
-        parts = given.split(";") if ";" in given or given in _LLAMA_NAMES else [*given]
-    else:
-        parts = _names(given, "samplers")
-    # Like the server: names that it does not know are dropped.
-    known = {**_LLAMA_NAMES, **_LLAMA_LETTERS}
-    return [known[part.strip()] for part in parts if part.strip() in known]
+        return [_LLAMA_LETTERS[letter] for letter in given if letter in _LLAMA_LETTERS]
+    names = (name.lower() for name in _names(given, "samplers"))
+    return [_LLAMA_NAMES[name] for name in names if name in _LLAMA_NAMES]
 
 
 def _names(given: Any, word: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Presets of other programs: what each syntax means, and what is refused in one line."""
 
 import json
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,32 @@ def test_a_request_for_llama_server(tmp_path: Path) -> None:
     assert found.settings == {"temperature": 0.8, "xtc_probability": 0.5}
     nested = read(tmp_path, "x.json", {"generation_settings": {**given, "min_p": 0.3}})
     assert nested.chain == found.chain
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["typ_p", "tfs_z", "typical_p", "xtc", "top_p", "min_p", "temperature"],
+        ["temp", "min-p", "NUCLEUS", "top-k", "typ", "top-n-sigma", "top_nsigma", " xtc"],
+        ["top_k", "min_p", "top_k"],
+        "edskypmxt",
+        "top_k;temperature",
+        [],
+    ],
+)
+def test_an_order_is_read_as_the_real_server_reads_it(
+    tmp_path: Path, llama_server: str, given: list[str] | str
+) -> None:
+    everything = {
+        "temperature": 0.5, "top_k": 9, "top_p": 0.5, "min_p": 0.1, "typical_p": 0.5,
+        "top_n_sigma": 2, "xtc_probability": 0.5, "repeat_last_n": 64, "samplers": given,
+    }  # fmt: skip
+    body = json.dumps({"prompt": "Once", "n_predict": 1, **everything}).encode()
+    with urllib.request.urlopen(f"{llama_server}/completion", data=body, timeout=60) as reply:
+        told = json.load(reply)["generation_settings"]["samplers"]
+    passed = ("penalties", "dry", "adaptive_p", "infill")  # nothing of a single token
+    expected = [{"typ_p": "typical_p"}.get(name, name) for name in told if name not in passed]
+    assert [*read(tmp_path, "x.json", everything).chain] == expected
 
 
 def test_vllm_comes_temperature_first(tmp_path: Path) -> None:
