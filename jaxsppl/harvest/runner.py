@@ -175,6 +175,10 @@ statistics, window, stride, chat, parallel, timeout_s, patience_s, force, progre
         addresses = list(models.values())
     elif protocol == IN_PROCESS and models:
         addresses, models, all_models = list(models), None, all_models or len(models) > 1
+    elif protocol == IN_PROCESS and not addresses:
+        raise ConfigError(
+            "no model was given; name one with --model: a folder, or a name of the Hugging Face Hub"
+        )
     _check_arguments(passages, addresses, dataset, models, all_models)
     for name, value in (("alternatives", alternatives), ("parallel", parallel)):
         if value is not None and (isinstance(value, bool) or value < 1):

@@ -231,6 +231,8 @@ def test_models_are_the_addresses(model_path: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_loaded_or_does_not_fit_is_told(model_path: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"dataset": "d", "protocol": "transformers"}
+    with pytest.raises(ConfigError, match="name one with --model"):
+        harvest([SHORT], [], tmp_path, **options)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ServerError, match="cannot be loaded") as caught:
         harvest([SHORT], str(tmp_path / "empty"), tmp_path, **options)

@@ -7,6 +7,7 @@ float32, and code that comes with a model is never run.
 import asyncio
 import hashlib
 import importlib
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ METHODS = ("forward",)
 # Passages in one forward pass: on a processor a batch is no faster, and without one results repeat
 # bit for bit.
 BATCH_ON_GPU = 8
+# Turns of the event loop in which a worker has come back with its next passage.
+TURNS = 20
 # Places whose whole distributions are held in float64 at once.
 BLOCK = 16
 
@@ -282,7 +285,9 @@ class TransformersScorer(TokenScorer):
     async def _run(self) -> None:
         """Score what waits, batch by batch."""
         while self._waiting:
-            await asyncio.sleep(0)  # the other workers come in the same turn of the loop
+            # workers that were just answered put down their passage and bring the next one
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
             batch, self._waiting = self._waiting, []
             given = [(ids, start) for ids, start, _ in batch]
             try:
@@ -299,7 +304,15 @@ class TransformersScorer(TokenScorer):
     def _score(self, given: Sequence[tuple[Sequence[int], int]]) -> list[list[Position]]:
         """Score a batch of passages."""
         first = min(start for _, start in given)
-        logits = self._logits([ids[:-1] for ids, _ in given], first)
+        try:
+            logits = self._logits([ids[:-1] for ids, _ in given], first)
+        except (RuntimeError, MemoryError) as error:
+            if "memory" not in str(error).lower():
+                raise
+            raise ServerError(
+                f"{self.label}: out of memory with {len(given)} texts of up to "
+                f"{max(len(ids) for ids, _ in given)} tokens; take --parallel 1 or a --window"
+            ) from error
         return [
             self._positions(rows[start - first :], ids[start:])
             for rows, (ids, start) in zip(logits, given, strict=True)
@@ -315,12 +328,18 @@ class TransformersScorer(TokenScorer):
         for i, ids in enumerate(inputs):
             padded[i, : len(ids)] = torch.as_tensor(ids)
             mask[i, : len(ids)] = 1
-        device = self._loaded.model.device
+        model, n_kept = self._loaded.model, longest - first + 1
+        known = inspect.signature(model.forward).parameters
+        # where a model knows how, it leaves out what is not scored
+        kept = {"logits_to_keep": n_kept} if "logits_to_keep" in known else {}
         with torch.inference_mode():
-            logits = self._loaded.model(
-                input_ids=padded.to(device), attention_mask=mask.to(device), use_cache=False
-            ).logits
-        return [logits[i, first - 1 : len(ids)] for i, ids in enumerate(inputs)]
+            logits = model(
+                input_ids=padded.to(model.device),
+                attention_mask=mask.to(model.device),
+                use_cache=False,
+                **kept,
+            ).logits[:, -n_kept:]
+        return [logits[i, : len(ids) - first + 1] for i, ids in enumerate(inputs)]
 
     def _positions(self, logits: Any, targets: Sequence[int]) -> list[Position]:
         """Return the positions of one passage from the logits of its scored tokens."""
