@@ -254,7 +254,7 @@ def _finished(path: Path, config: Mapping[str, Any]) -> schema.Contents | None:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Kept:
     """A scored passage: its place in the journal, and what is summed over all of them."""
 

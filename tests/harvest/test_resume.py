@@ -308,6 +308,43 @@ async def test_still_loading(start: Any, tmp_path: Path, texts: list[Text]) -> N
         )
 
 
+FULL = """
+import json, resource, sys
+sys.path.insert(0, sys.argv[1])
+from harvest_standin import Text
+from jaxsppl.errors import JaxspplError
+from jaxsppl.harvest.runner import harvest
+given = json.loads(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (given["limit"], given["limit"]))
+try:
+    texts = [Text(*text) for text in given["texts"]]
+    harvest(texts, given["url"], given["out"], dataset="d", alternatives=20)
+except JaxspplError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+async def test_the_disk_is_full(start: Any, tmp_path: Path, texts: list[Text]) -> None:
+    [whole] = await harvest_async(
+        texts, await start(StandIn()), tmp_path / "whole", dataset="d", alternatives=20
+    )
+    url = await start(StandIn())
+    given = {"url": url, "out": str(tmp_path / "full"), "limit": 40_000,
+             "texts": [astuple(text) for text in texts]}  # fmt: skip
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", FULL, str(Path(__file__).parent), json.dumps(given),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    said = (await process.communicate())[0].decode()
+    assert (process.returncode, "cannot " in said, said.count("\n")) == (1, True, 1), said
+    assert not list((tmp_path / "full").glob("*.nc"))
+    assert not list((tmp_path / "full").glob(".*.part"))
+    [report] = await harvest_async(texts, url, tmp_path / "full", dataset="d", alternatives=20)
+    first, second = (store.read_harvest(str(r.path)) for r in (whole, report))
+    assert first.drop_attrs().identical(second.drop_attrs())
+
+
 async def test_the_clock_jumps(
     start: Any, tmp_path: Path, texts: list[Text], monkeypatch: pytest.MonkeyPatch
 ) -> None:
