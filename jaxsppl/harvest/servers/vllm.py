@@ -15,8 +15,9 @@ import msgspec
 from jaxsppl.errors import ServerError
 from jaxsppl.harvest.alignment import lead_tokens
 from jaxsppl.harvest.client import BadReplyError, Client, RefusedError
+from jaxsppl.harvest.listed import ListedServer, listed_model
 from jaxsppl.harvest.pieces import from_vocabulary
-from jaxsppl.harvest.protocol import How, Identity, Offer, Options, PassageError, Server
+from jaxsppl.harvest.protocol import How, Identity, Offer, Options, PassageError
 from jaxsppl.harvest.scoring import Token, TokenScorer
 from jaxsppl.harvest.validate import Position, listed_position
 
@@ -50,15 +51,6 @@ SETTINGS: Mapping[str, Any] = {
 }
 ALTERNATIVE_BYTES = 300
 _LIMIT = re.compile(r"of (\d+), which is greater than max allowed: (\d+)")
-
-
-class _Model(msgspec.Struct):
-    id: str
-    max_model_len: int = 0
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
 
 
 class _Version(msgspec.Struct):
@@ -102,7 +94,7 @@ def recognise(entry: Mapping[str, Any]) -> bool:
     return entry.get("owned_by") == "vllm"
 
 
-def connect(session: aiohttp.ClientSession, url: str, *, patience_s: float) -> "VllmServer":
+def connect(session: aiohttp.ClientSession, url: str, *, patience_s: float) -> ListedServer:
     """Return the server at an address; nothing is sent yet.
 
     Parameters
@@ -114,52 +106,16 @@ def connect(session: aiohttp.ClientSession, url: str, *, patience_s: float) -> "
 
     Returns
     -------
-    VllmServer
+    ListedServer
     """
-    return VllmServer(Client(session, url, patience_s=patience_s))
-
-
-class VllmServer(Server):
-    """One vLLM server."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.label = client.label
-
-    async def offers(self) -> list[Offer]:
-        """Return the models that it offers.
-
-        Returns
-        -------
-        list of Offer
-        """
-        try:
-            found = await self._client.ask("/v1/models", _Models)
-        except (RefusedError, BadReplyError) as error:
-            raise ServerError(f"{self.label} does not answer like vLLM: {error}") from error
-        return [Offer(model.id, model.id) for model in found.data]
-
-    async def open(self, offer: Offer, options: Options) -> "VllmScorer":
-        """Find out what a model is and can do.
-
-        Parameters
-        ----------
-        offer : Offer
-        options : Options
-
-        Returns
-        -------
-        VllmScorer
-        """
-        scorer = VllmScorer(self._client, offer, options)
-        scorer.identity = await scorer.identify()
-        return scorer
+    return ListedServer(Client(session, url, patience_s=patience_s), VllmScorer)
 
 
 class VllmScorer(TokenScorer):
     """One model of one vLLM server."""
 
     slots = IN_FLIGHT
+    abilities = TokenScorer.abilities | {"chat"}
     too_long = "start the server with a larger --max-model-len or shorten the passage"
 
     def __init__(self, client: Client, offer: Offer, options: Options) -> None:
@@ -181,10 +137,7 @@ class VllmScorer(TokenScorer):
             raise ServerError(f"{self.label} is not fit for a harvest: {error}") from error
 
     async def _identify(self) -> Identity:
-        models = (await self._client.ask("/v1/models", _Models)).data
-        model = next((model for model in models if model.id == self._offer.id), None)
-        if model is None:
-            raise ServerError(f"{self.label} no longer offers the model '{self._offer.name}'")
+        model = await listed_model(self._client, self._offer)
         version = (await self._client.ask("/version", _Version)).version
         bare = [token.id for token in await self.tokenize("a b c d e")]
         dressed = (await self._tokens("a b c d e", add_special=True)).tokens
@@ -251,6 +204,29 @@ class VllmScorer(TokenScorer):
             raise BadReplyError("this vLLM is too old: its /tokenize knows no return_token_strs")
         pieces = from_vocabulary(reply.token_strs, text.encode())
         return [Token(*pair) for pair in zip(reply.tokens, pieces, strict=True)]
+
+    async def chat(self, message: str) -> list[int]:
+        """Return the ids of a user's message in the model's template; see `TokenScorer.chat`.
+
+        Parameters
+        ----------
+        message : str
+
+        Returns
+        -------
+        list of int
+        """
+        reply = await self._client.ask(
+            "/tokenize",
+            _Tokens,
+            body={
+                "model": self._offer.id,
+                "messages": [{"role": "user", "content": message}],
+                "add_generation_prompt": True,
+            },
+            limit=(1 << 20) + 256 * len(message),
+        )
+        return reply.tokens
 
     async def positions(
         self, ids: Sequence[int], whole: Sequence[bool], start: int, slot: int, how: How
