@@ -45,7 +45,10 @@ def _scores(here: "xr.Dataset", markdown: bool) -> list[str]:
     """Return every model under every setting, and the settings of each model beside its first."""
     several = here.sizes["model"] > 1
     known = "bits_per_character" in here and bool(here["bits_per_character"].notnull().all())
-    head = [("model", ""), ("setting", ""), ("nll", "nat/token"), ("bits per", "byte")]
+    # Side by side, an nll per token says something only of models with the same tokens.
+    per_token = here.attrs["unit"] == "token"
+    head = [("model", ""), ("setting", ""), *([("nll", "nat/token")] if per_token else [])]
+    head += [("bits per", "byte")]
     head += [("bits per", "character")] if known else []
     head += _difference_head(here, "reference") if several else []
     beside = [("model", ""), ("setting", ""), *_difference_head(here, "1st setting")]
@@ -56,7 +59,8 @@ def _scores(here: "xr.Dataset", markdown: bool) -> list[str]:
             one = here.sel(model=model, setting=setting)
             if math.isnan(float(one["nll"])):
                 continue
-            line = [model, setting, fixed(float(one["nll"])), fixed(float(one["bits_per_byte"]))]
+            line = [model, setting, *([fixed(float(one["nll"]))] if per_token else [])]
+            line.append(fixed(float(one["bits_per_byte"])))
             line += [fixed(float(one["bits_per_character"]))] if known else []
             cells.append(line + (_difference(one, "to_model") if several else []))
             if any(difference := _difference(one, "to_setting")):
@@ -142,7 +146,7 @@ def _conditions(result: "xr.Dataset") -> Sequence[str]:
         f"settings: nll clipped at epsilon {attrs['epsilon']:g}, tail {attrs['tail']}; the model "
         "itself: nothing cut, nothing clipped, exp(nll) is the perplexity",
     ]
-    if "kl_lower" in result:
+    if "kl_lower" in result and bool(result["kl_lower"].notnull().any()):
         lines.append(
             "KL, clipped KL, overlap: from the reference model's law to the model's; |change|: of "
             "the actual token's log-probability; unshared: mass that is not listed by both, which "

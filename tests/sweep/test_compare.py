@@ -199,6 +199,10 @@ def test_other_tokenizers_are_compared_by_byte_or_not_at_all() -> None:
         [one, other], ["neutral"], unit="character", characters=size, rules=RULES
     )
     bits = -float(one.token_logprob.astype("f8").sum()) / (9 * 80) / np.log(2)
+    text = comparison_text(by_character)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "nat/token" not in text
+    assert "KL" not in text
     found_bits = by_character.bits_per_character.sel(model="tiny", setting=PLAIN).item()
     assert found_bits == pytest.approx(bits, rel=1e-6)
 
