@@ -291,6 +291,17 @@ def test_help_check_and_show_load_nothing_heavy(place: Path) -> None:
         assert modules_after(words) & HEAVY == set(), words
 
 
+def test_compiled_programs_are_kept_for_the_next_command(place: Path) -> None:
+    cache = place / "cache"
+    first, again = (jaxsppl("sweep", "c.toml", JAXSPPL_CACHE=str(cache)) for _ in range(2))
+    assert first.returncode == again.returncode == 0, first.stderr + again.stderr
+    assert first.stdout == again.stdout
+    assert len(list((cache / "compiled").rglob("*-cache"))) > 0
+    (place / "file").write_text("no folder")
+    without = jaxsppl("sweep", "c.toml", JAXSPPL_CACHE=str(place / "file"))
+    assert (without.returncode, without.stdout) == (0, first.stdout)
+
+
 def test_every_command_has_help_and_json() -> None:
     top = jaxsppl("--help").stdout
     for command in (

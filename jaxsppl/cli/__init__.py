@@ -4,6 +4,7 @@ Nothing is imported here before Ctrl-C is understood.
 """
 
 import os
+import platform
 import signal
 import sys
 import threading
@@ -37,6 +38,7 @@ def program() -> NoReturn:
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill cleans up too
         sys.unraisablehook = _interrupt_again
+        _keep_compiled()
         code = main()
     except KeyboardInterrupt:
         sys.stderr.write("jaxsppl: interrupted; run the same command again to resume\n")
@@ -46,6 +48,22 @@ def program() -> NoReturn:
         # The threads of a computation that was left midway crash when Python takes itself apart.
         os._exit(code)
     sys.exit(code)
+
+
+def _keep_compiled() -> None:
+    """Let JAX keep compiled programs for the next command, unless its variables say otherwise.
+
+    They are as particular as the machine, so every host has a folder of its own.
+    """
+    from jaxsppl.harvest.demo_model import cache_folder
+
+    folder = cache_folder() / "compiled" / platform.node()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a home that cannot be written costs time, and no more
+        return
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
 def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
