@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,11 @@ import jaxsppl
 from jaxsppl import config
 from jaxsppl.demo import ready_config, shipped_harvests
 from jaxsppl.store import harvests
+from jaxsppl.sweep.audit import audit
+from jaxsppl.sweep.binning import shared_tables
 from jaxsppl.sweep.data import TokenArrays, token_arrays
+from jaxsppl.sweep.engine import grid_sums, means_of
+from jaxsppl.sweep.plan import Plan
 
 LEDGER = Path(__file__).parent / "benchmarks.jsonl"
 EPSILON = 0.01
@@ -112,6 +117,31 @@ def floor_seconds(tokens: Sequence[TokenArrays], grid: dict[str, list[float]]) -
     return powers + products
 
 
+def phases(data: Sequence[TokenArrays], plan: Plan) -> dict[str, float]:
+    """Return the seconds of the parts of a sweep that is compiled already."""
+    held: dict[str, Any] = {}
+
+    def tables() -> object:
+        held["tables"] = shared_tables(plan)
+        return held["tables"][0].loss
+
+    def grids() -> None:
+        sums = [grid_sums(plan, one, lambda _: None, held["tables"]) for one in data]
+        held["means"] = [
+            means_of(each.loss, each.ood, one.n_token) for each, one in zip(sums, data, strict=True)
+        ]
+
+    def audits() -> None:
+        for one, means in zip(data, held["means"], strict=True):
+            audit(plan, one, means, 32, np.random.default_rng(0))
+
+    return {
+        "node_values_s": timed(tables),
+        "spreading_and_products_s": timed(grids),
+        "audit_s": timed(audits),
+    }
+
+
 def timed(work: Callable[[], object]) -> float:
     """Return the seconds that a piece of work takes."""
     began = time.perf_counter()
@@ -168,6 +198,7 @@ def main() -> None:
         plain += timed(lambda c=compiled, p=pieces: [c(*piece) for piece in p])
     scale = n_point / len(sample)
     floor = floor_seconds(data, grid)
+    parts = phases(data, plan) if plan.level == "binned" else {}
     figures = {
         "n_token": n_token,
         "n_point": n_point,
@@ -182,6 +213,7 @@ def main() -> None:
         "peak_mib": peak,
         "floor_s": floor,
         "again_over_floor": again / floor,
+        **parts,
         "audit_nll": float(result.attrs["audit_nll"]),
         "audit_ood": float(result.attrs["audit_ood"]),
     }
