@@ -374,11 +374,18 @@ def check_order(
                 f"{where}: '{name}' is set, but its stage '{one.stage}' is not in the chain "
                 f"({given}); add '{one.stage}' where it belongs"
             )
-        if one.switch and one.switch not in listed:
-            raise ConfigError(
-                f"{where}: '{name}' is set, but has no effect without '{one.switch}'; set that too"
-            )
+    _check_switches(listed)
     return names
+
+
+def _check_switches(used: Sequence[str]) -> None:
+    """Refuse a parameter that has no effect since another is not used."""
+    for name in used:
+        switch = parameter(name).switch
+        if switch and switch not in used:
+            raise ConfigError(
+                f"{name}: it is set, but has no effect without '{switch}'; set that too"
+            )
 
 
 def default_order(used: Iterable[str], dialect: str = DEFAULT_DIALECT) -> tuple[str, ...]:
@@ -401,7 +408,9 @@ def default_order(used: Iterable[str], dialect: str = DEFAULT_DIALECT) -> tuple[
     ConfigError
         When that program has no such stage.
     """
-    stages = {parameter(name).stage: name for name in used}
+    listed = list(used)
+    _check_switches(listed)
+    stages = {parameter(name).stage: name for name in listed}
     spoken = _dialect(dialect)
     known = spoken.order
     if dialect == DEFAULT_DIALECT:

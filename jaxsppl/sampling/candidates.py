@@ -36,6 +36,10 @@ class Tail(NamedTuple):
         (cell,) fall of the log-probability from the edge to the cell's middle, per `spread`.
     cell_end : Array
         (cell,) the same at the cell's far end.
+    inverse : Array or None
+        (node,) inverse temperatures at which the sum over the unseen tokens is known.
+    log_sum : Array or None
+        (2, token, node) its logarithm there [nat], at least and at most.
     """
 
     mass: Array
@@ -46,6 +50,8 @@ class Tail(NamedTuple):
     cell_count: Array
     cell_drop: Array
     cell_end: Array
+    inverse: Array | None = None
+    log_sum: Array | None = None
 
 
 class Candidates(NamedTuple):

@@ -20,6 +20,7 @@ from jax import Array
 from jax.scipy.special import ndtri
 
 from jaxsppl.sampling.candidates import Candidates, Tail
+from jaxsppl.sampling.measured import measured_sum
 
 # Floors that keep every unseen token, and none.
 ALL = -1e30
@@ -240,9 +241,19 @@ def tail_sum(tail: Tail, inverse: Array, floor: Array, top: Array) -> Array:
     fading = jnp.maximum(inverse - 1.0, 0.0) * jnp.maximum(top - tail.edge, 1.0)
     rest = (tail.mass - modelled) * jnp.exp(-top - fading)
     estimate = estimate + jnp.where(middle <= ALL, rest, 0.0)
+    floors = (floor, floor) if floor.ndim == 1 else (floor[LOWER], floor[UPPER])
     if floor.ndim > 1:
-        lower, _ = _brackets(tail, inverse, floor[LOWER], top, least)
-        _, upper = _brackets(tail, inverse, floor[UPPER], top, most)
+        lower, _ = _brackets(tail, inverse, floors[0], top, least)
+        _, upper = _brackets(tail, inverse, floors[1], top, most)
+    if tail.log_sum is not None:
+        low, high = measured_sum(tail, inverse, top)
+        # Where all unseen tokens are left, and not at T = 1, where their sum is the mass itself.
+        warm = inverse != 1.0
+        middle_of_both = jnp.clip(0.5 * (low + jnp.minimum(high, 1e300)), lower, upper)
+        known = warm & (middle <= ALL) & jnp.isfinite(high)
+        estimate = jnp.where(known, middle_of_both, estimate)
+        lower = jnp.where(warm & (floors[0] <= ALL), jnp.maximum(lower, low), lower)
+        upper = jnp.where(warm & (floors[1] <= ALL), jnp.minimum(upper, high), upper)
     return jnp.stack([estimate, jnp.minimum(lower, estimate), jnp.maximum(upper, estimate)])
 
 

@@ -11,6 +11,7 @@ from jaxsppl import schema, store
 from jaxsppl.errors import ConfigError, PlanError
 from jaxsppl.parameters import TAILS
 from jaxsppl.sampling.candidates import Candidates, candidates
+from jaxsppl.sampling.measured import with_partition
 from jaxsppl.sampling.tail import with_tail
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ class TokenArrays:
         File that it came from, or "".
     entropy, logit_std, min_logprob : array or None
         (token,) statistics of the whole vocabulary [nat], where the harvest carries them.
+    log_partition : array or None
+        (token, node) log sum_j exp(logprob_j * inverse_temperature), likewise.
+    inverse_temperature : array or None
+        (node,) ascending.
+    partition_error : float
+        What `log_partition` may be off by [nat].
     """
 
     model: str
@@ -55,6 +62,9 @@ class TokenArrays:
     entropy: schema.Array | None = None
     logit_std: schema.Array | None = None
     min_logprob: schema.Array | None = None
+    log_partition: schema.Array | None = None
+    inverse_temperature: schema.Array | None = None
+    partition_error: float = 0.0
 
     @property
     def n_token(self) -> int:
@@ -95,7 +105,9 @@ class TokenArrays:
 
 # Of the whole vocabulary, where a harvest carries them; and all arrays over tokens.
 STATISTICS = ("entropy", "logit_std", "min_logprob")
-PER_TOKEN = ("top_logprob", "token_logprob", "token_rank", *STATISTICS)
+PER_TOKEN = ("top_logprob", "token_logprob", "token_rank", "log_partition", *STATISTICS)
+# A file of llama-perplexity leaves so much open where tokens are at its floor [nat].
+_KLD_ERROR = 4e-3
 
 
 def token_arrays(harvest: "xr.Dataset") -> TokenArrays:
@@ -111,6 +123,17 @@ def token_arrays(harvest: "xr.Dataset") -> TokenArrays:
     TokenArrays
     """
     digest = harvest.attrs.get("digest") or schema.digest(store.contents_of(harvest))
+    more: dict[str, Any] = {
+        name: np.asarray(harvest[name].values, np.float32)
+        for name in STATISTICS
+        if name in harvest.data_vars
+    }
+    if "log_partition" in harvest.data_vars:
+        order = np.argsort(harvest["inverse_temperature"].values)
+        more["log_partition"] = np.asarray(harvest["log_partition"].values[:, order], np.float64)
+        more["inverse_temperature"] = harvest["inverse_temperature"].values[order].astype(float)
+        is_kld = "kl-divergence" in str(harvest.attrs.get("method", ""))
+        more["partition_error"] = _KLD_ERROR if is_kld else 0.0
     return TokenArrays(
         model=str(harvest["model"].values),
         dataset=str(harvest["dataset"].values),
@@ -121,11 +144,7 @@ def token_arrays(harvest: "xr.Dataset") -> TokenArrays:
         n_byte=int(harvest["token_bytes"].values.sum()),
         fingerprint=str(digest),
         source=str(harvest.attrs.get("source", "")),
-        **{
-            name: np.asarray(harvest[name].values, np.float32)
-            for name in STATISTICS
-            if name in harvest.data_vars
-        },
+        **more,
     )
 
 
@@ -202,6 +221,7 @@ def usable_top_k(
 
 _candidates = jax.jit(candidates)
 _with_tail = jax.jit(with_tail, static_argnames="n_vocab")
+_with_partition = jax.jit(with_partition)
 
 
 def blocks(tokens: TokenArrays, size: int, tail: str) -> Iterator[Candidates]:
@@ -240,4 +260,11 @@ def blocks(tokens: TokenArrays, size: int, tail: str) -> Iterator[Candidates]:
             block = _with_tail(block, n_vocab=tokens.n_vocab)._replace(
                 **{k: cut(v) for k in STATISTICS if (v := getattr(tokens, k)) is not None}
             )
+            if tokens.log_partition is not None:
+                block = _with_partition(
+                    block,
+                    tokens.inverse_temperature,
+                    cut(tokens.log_partition),
+                    tokens.partition_error,
+                )
         yield cast("Candidates", block)

@@ -70,11 +70,25 @@ def pool(harvests: Sequence[TokenArrays], label: str) -> TokenArrays:
         token_logprob=np.concatenate([one.token_logprob for one in harvests]),
         token_rank=np.concatenate([one.token_rank for one in harvests]),
         **{name: _together([getattr(one, name) for one in harvests]) for name in STATISTICS},
+        **_partition(harvests),
         n_vocab=first.n_vocab,
         n_byte=sum(one.n_byte for one in harvests),
         fingerprint="+".join(one.fingerprint for one in harvests),
         source="",
     )
+
+
+def _partition(harvests: Sequence[TokenArrays]) -> dict[str, Any]:
+    """Return the partition functions of all, where all have them at the same temperatures."""
+    nodes = [one.inverse_temperature for one in harvests]
+    first = nodes[0]
+    if first is None or not all(one is not None and np.array_equal(one, first) for one in nodes):
+        return {}
+    return {
+        "log_partition": _together([one.log_partition for one in harvests]),
+        "inverse_temperature": first,
+        "partition_error": max(one.partition_error for one in harvests),
+    }
 
 
 def _together(parts: Sequence[schema.Array | None]) -> schema.Array | None:
