@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,10 @@ class HarvestSummary:
         Share of actual tokens that are among the alternatives [1].
     perplexity, bits_per_byte : float or None
         Of the model itself.
+    statistics : str
+        What is kept of the whole vocabulary, in words; "" for nothing.
+    groups : mapping of str to int
+        Documents of each group, where there are groups.
     attrs : mapping
         Server, build, method and whatever else the harvest noted.
     """
@@ -45,6 +50,8 @@ class HarvestSummary:
     share_listed: float
     perplexity: float
     bits_per_byte: float | None
+    statistics: str
+    groups: Mapping[str, int]
     attrs: Mapping[str, str | int | float]
     kind: str = "harvest"
 
@@ -67,6 +74,13 @@ def summarise_harvest(contents: schema.Contents, file: str) -> HarvestSummary:
     n_byte = int(contents.array("token_bytes").sum())
     mass = np.exp(contents.array("top_logprob").astype(np.float64)).sum(axis=1)
     hidden = {"schema", "complete", "digest", "n_vocab", "config_json"}
+    known = [name for name in ("entropy", "logit_std", "min_logprob") if name in contents.variables]
+    if "log_partition" in contents.variables:
+        inverse = contents.array("inverse_temperature")
+        known.append(f"log_partition at inverse temperatures {inverse[0]:g} to {inverse[-1]:g}")
+    groups: Counter[str] = Counter()
+    if "group" in contents.variables:
+        groups.update(str(group) for group in contents.array("group").tolist())
     return HarvestSummary(
         file=file,
         model=str(contents.array("model")),
@@ -80,6 +94,8 @@ def summarise_harvest(contents: schema.Contents, file: str) -> HarvestSummary:
         share_listed=float((contents.array("token_rank") > 0).mean()),
         perplexity=math.exp(nll),
         bits_per_byte=bits_per_byte(nll, n_token, n_byte),
+        statistics=", ".join(known),
+        groups=dict(sorted(groups.items())),
         attrs={key: _plain(value) for key, value in contents.attrs.items() if key not in hidden},
     )
 

@@ -5,7 +5,7 @@ Neither jax, xarray nor matplotlib is imported, so that the answer comes at once
 
 import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -338,6 +338,8 @@ def _harvest(summary: HarvestSummary, markdown: bool) -> list[str]:
         ("alternatives", f"{summary.alternatives:,} of a vocabulary of {summary.n_vocab:,}"),
         ("mass of the alternatives", f"{100 * summary.coverage:.2f} %"),
         ("actual tokens among them", f"{100 * summary.share_listed:.2f} %"),
+        *([("of the whole vocabulary", summary.statistics)] if summary.statistics else []),
+        *([("documents in groups", _groups(summary.groups))] if summary.groups else []),
         *((key.replace("_", " "), str(value)) for key, value in summary.attrs.items()),
     ]
     title = f"{summary.model} on {summary.dataset}"
@@ -350,6 +352,13 @@ def _harvest(summary: HarvestSummary, markdown: bool) -> list[str]:
         for name, value in lines
     ]  # fmt: skip
     return [f"{title}\n{'-' * min(len(title), WIDTH)}\n" + "\n".join(shown)]
+
+
+def _groups(groups: Mapping[str, int]) -> str:
+    """Return the groups with their numbers of documents, the first ones where they are many."""
+    shown = [f"{group or '(none)'} {count}" for group, count in [*groups.items()][:8]]
+    more = [f"and {len(groups) - 8} more"] if len(groups) > 8 else []
+    return ", ".join([*shown, *more])
 
 
 def _notes(notes: Sequence[str]) -> str:

@@ -285,6 +285,24 @@ def test_harvest_summary(tmp_path: Path) -> None:
     assert json.loads(table.to_json(described))["kind"] == "harvest"
 
 
+def test_harvest_summary_with_statistics_and_groups(tmp_path: Path) -> None:
+    made = harvest(n_token=40, n_document=11)
+    inverse = np.array([0.5, 1.0, 2.0])
+    every = np.outer(np.ones(40), [1.0, 0.0, -1.0])
+    made = made.assign(
+        log_partition=(("token", "inverse_temperature"), every),
+        entropy=("token", np.ones(40, "f4")),
+    ).assign_coords(
+        inverse_temperature=inverse, group=("document", np.array([*"aab", "", *"cdefghi"]))
+    )
+    described = table.describe(store.write_dataset(made, tmp_path / "x.harvest.nc"))
+    assert isinstance(described, HarvestSummary)
+    assert described.groups["a"] == 2
+    text = table.render(described)
+    assert "entropy, log_partition at inverse temperatures 0.5 to 2" in text
+    assert "(none) 1, a 2, b 1, c 1, d 1, e 1, f 1, g 1, and 2 more" in text
+
+
 def optimum() -> xr.Dataset:
     pair = ("model", "dataset", "start")
     nll = np.array([[[2.5, np.nan, 2.0, 2.0 + 1e-8]]])
