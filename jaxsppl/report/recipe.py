@@ -4,7 +4,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from jaxsppl import schema, store
 from jaxsppl.report.surface import split_chain
@@ -79,7 +79,7 @@ def sweep_recipe(contents: schema.Contents, file: str) -> Recipe:
     made = ["jaxsppl", "sweep", *given, "--out", f"{name}.sweep.nc"]
     return Recipe(
         f"{name}.toml",
-        _toml(tables),
+        toml_text(tables),
         (shlex.join(made), shlex.join(["jaxsppl", "show", f"{name}.sweep.nc"])),
     )
 
@@ -117,7 +117,7 @@ def optimum_recipe(contents: schema.Contents, file: str) -> Recipe:
     name = store.safe_name(file.removesuffix(".optimum.nc"))
     given = [f"{name}.toml", "--input", *(one["source"] for one in harvests_of(contents))]
     command = ["jaxsppl", "optimize", *given, "--out", f"{name}.optimum.nc"]
-    return Recipe(f"{name}.toml", _toml(tables), (shlex.join(command),))
+    return Recipe(f"{name}.toml", toml_text(tables), (shlex.join(command),))
 
 
 def setting_command(
@@ -168,8 +168,18 @@ def _asked(attrs: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 
 
-def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return tables as TOML; a value that is not there is left out."""
+def toml_text(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return tables as TOML.
+
+    Parameters
+    ----------
+    tables : mapping of str to mapping
+        Keys and values of each table; a value that is None is left out, and so is an empty table.
+
+    Returns
+    -------
+    str
+    """
     parts = [
         "\n".join([f"[{name}]", *(f"{key} = {_value(value)}" for key, value in table.items())])
         for name, table in (
@@ -184,10 +194,18 @@ def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
 def _value(value: Any) -> str:
     """Return a value as TOML; numbers as the shortest text that reads back the same."""
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{key} = {_value(one)}" for key, one in value.items())  # pyright: ignore
+        pairs = cast("Mapping[str, Any]", value).items()
+        inner = ", ".join(f"{_text(key)} = {_value(one)}" for key, one in pairs)
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_value(one) for one in value)}]"  # pyright: ignore
+        return f"[{', '.join(_value(one) for one in cast('list[Any]', value))}]"
     if hasattr(value, "item"):
         value = value.item()
-    return json.dumps(value) if isinstance(value, (str, bool)) else repr(value)
+    if isinstance(value, str):
+        return _text(value)
+    return json.dumps(value) if isinstance(value, bool) else repr(value)
+
+
+def _text(text: str) -> str:
+    """Return a text as TOML, whose escapes are those of JSON but for surrogates and DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
