@@ -211,7 +211,7 @@ def harvest(
         json,
         "\n".join(
             f"{one.path}: {plural(one.n_token, 'token')} of {plural(one.n_document, 'document')}"
-            f"{' (was there)' if one.skipped else ''}"
+            f" by {one.protocol}{' (was there)' if one.skipped else ''}"
             for one in reports
             if one.path is not None
         ),

@@ -156,6 +156,7 @@ async def harvest_model(settings: Settings, model: str, members: Members) -> Har
                 sizes["token"],
                 seconds=time.monotonic() - began,
                 skipped=True,
+                protocol=first.identity.protocol,
             )
         run = _Run(settings, model, alternatives)
         run.journal = Journal.open(journal_path, {"fingerprint": mark(config)}, run.recall)
@@ -175,6 +176,7 @@ async def harvest_model(settings: Settings, model: str, members: Members) -> Har
         sizes["token"],
         tuple(run.failures.items()),
         time.monotonic() - began,
+        protocol=first.identity.protocol,
     )
 
 

@@ -320,6 +320,8 @@ class HarvestReport:
         Time that was spent.
     skipped : bool
         The file was complete already.
+    protocol : str
+        How the server was asked.
     """
 
     path: str | None
@@ -330,3 +332,4 @@ class HarvestReport:
     failures: Sequence[tuple[str, str]] = ()
     seconds: float = 0.0
     skipped: bool = False
+    protocol: str = ""

@@ -189,6 +189,7 @@ async def test_the_command_prints_and_writes_no_secret(
         )  # fmt: skip
         said += (await process.communicate())[0]
     assert b"harvest.nc" in said
+    assert b'"protocol": "llama.cpp"' in said
     assert b"no server offers the model 'nope'" in said
     assert b"you sent Basic *** and ***" in said
     written = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())

@@ -112,7 +112,6 @@ class EchoScorer(Scorer):
     """One model of one server that echoes the prompt with its log-probabilities."""
 
     slots = 1
-    ahead = 2
 
     def __init__(self, client: Client, offer: Offer, options: Options) -> None:
         self._client = client
@@ -158,6 +157,8 @@ class EchoScorer(Scorer):
             self._more = {}
             reply = await self._complete(PROBE, echo=True, how=NEUTRAL)
         echoed = read(reply, PROBE)
+        if len(echoed.tokens) < 3 or not echoed.tokens[-1]:
+            raise BadReplyError(f"it makes {len(echoed.tokens)} tokens of '{PROBE}'")
         most = max(len(law or ()) for law in echoed.top_logprobs)
         if most < self._alternatives:
             raise BadReplyError(
