@@ -56,7 +56,8 @@ async def test_windows_and_chat_give_what_they_give_by_forcing(
 ) -> None:
     servers = [await start(StandIn()), await start(kind())]
     readings: list[dict[str, Any]] = [{"window": 25, "stride": 10}]
-    readings += [{"chat": True}, {"chat": True, "window": 60, "stride": 10}] if kind is VllmStandIn else []
+    if kind is VllmStandIn:
+        readings += [{"chat": True}, {"chat": True, "window": 60, "stride": 10}]
     seen: list[float] = []
     for number, reading in enumerate(readings):
         forced, found = [
