@@ -15,7 +15,7 @@ from jaxsppl.harvest.protocol import How, Passage, PassageError, ScoredPassage, 
 log = logging.getLogger("jaxsppl.harvest")
 
 # Characters of the continuation that are scored again; few where each token is dear.
-LENGTH, FEW = 240, 40
+LENGTH, FEW = 240, 16
 # Half the temperature moves a typical log-probability by a third of a nat and more. Arithmetic that
 # depends on the batch moves single ones by tenths on some builds, so the median decides.
 OTHER_TEMPERATURE = 0.5

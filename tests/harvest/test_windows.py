@@ -20,7 +20,7 @@ from jaxsppl.harvest.windows import windows
 LONG = Text(
     "long",
     "The report begins",
-    " with the weather of the year: rain in May, a dry June, and \u6f22 in the margin. "
+    " with the weather of the year: rain in May, a dry June, and more in the margin. "
     "After that it counts the ships that came and went, and what they carried home for us.",
 )
 CHAT = Text("chat", "What is the capital of France?", "The capital of France is Paris.")
@@ -35,9 +35,17 @@ def post(url: str, path: str, body: dict[str, Any]) -> Any:
         return json.loads(reply.read())
 
 
-def logprob(url: str, prompt: list[int], target: int) -> float:
-    """The target's log-probability after the prompt, looked up in the whole vocabulary's list."""
-    body = {"prompt": prompt, "n_predict": 1, "temperature": 0, "cache_prompt": False}
+def logprobs(url: str, ids: list[int], first: int) -> list[float]:
+    """The log-probabilities of the ids from `first` on, one request each."""
+    return [logprob(url, ids[:i], ids[i], cached=i > first) for i in range(first, len(ids))]
+
+
+def logprob(url: str, prompt: list[int], target: int, *, cached: bool) -> float:
+    """The target's log-probability after the prompt, if need be from the whole vocabulary's list.
+
+    A prompt that extends the last one by a token has the arithmetic of one long request.
+    """
+    body = {"prompt": prompt, "n_predict": 1, "cache_prompt": cached, "id_slot": 0}
     forced = post(url, "/completion", {**body, "n_probs": 5, "logit_bias": [[target, 1e6]]})
     entries = forced.get("completion_probabilities")
     if entries:
@@ -95,7 +103,7 @@ def test_nll_over_windows_is_that_of_requests_by_hand(llama_server: str, tmp_pat
     first, end = start, 24
     while first < len(ids):
         begin = max(0, end - 24)
-        by_hand += [logprob(llama_server, ids[begin:i], ids[i]) for i in range(first, end)]
+        by_hand += logprobs(llama_server, ids[begin:end], first - begin)
         first, end = end, min(end + 14, len(ids))
     assert len(by_hand) > 30
     np.testing.assert_allclose(found.token_logprob, by_hand, atol=2e-3)
@@ -140,7 +148,7 @@ def test_the_answer_to_a_chat_message(llama_server: str, tmp_path: Path) -> None
     assert found.context_tokens.values.tolist() == [len(before)]
     assert found.token_id.values.tolist() == answer
     assert found.token_bytes.values.sum() == len(CHAT.continuation)
-    by_hand = [logprob(llama_server, [*before, *answer[:i]], answer[i]) for i in range(len(answer))]
+    by_hand = logprobs(llama_server, [*before, *answer], len(before))
     np.testing.assert_allclose(found.token_logprob, by_hand, atol=2e-3)
     # a chat model knows this answer
     assert float(found.token_logprob.mean()) > -1
