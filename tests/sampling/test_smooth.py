@@ -19,9 +19,15 @@ CHAINS = [
     ("top_k", "min_p", "temperature"),
     ("temperature", "min_p", "top_p"),
     ("top_p", "temperature"),
+    ("top_k", "xtc", "temperature", "skew"),
+    ("top_k", "smoothing", "temperature", "top_a"),
 ]
 POINT = {"temperature": 1.4, "alpha": 0.8, "beta": 1.9, "epsilon": 1e-4}
-CUTS = {"top_k": 9.0, "min_p": 0.02, "top_p": 0.93}
+CUTS = {"top_k": 9.0, "min_p": 0.02, "top_p": 0.93, "skew": 0.2, "top_a": 0.02}
+MORE = {
+    "xtc": {"xtc_probability": 0.3, "xtc_threshold": 0.15},
+    "smoothing": {"smoothing_factor": 0.05, "dynatemp_range": 0.4, "dynatemp_exponent": 1.5},
+}
 
 
 def block(bound: bool) -> Candidates:
@@ -53,6 +59,8 @@ def by_smooth(part: Candidates, chain: tuple[str, ...], values: dict[str, Any]) 
 )
 def test_losses_and_slopes_are_the_direct_definitions(chain: tuple[str, ...], bound: bool) -> None:
     values = {**POINT, **{name: CUTS[name] for name in chain if name in CUTS}}
+    for name in chain:
+        values |= MORE.get(name, {})
     with float64():
         part = block(bound)
         at = jax.jit(

@@ -98,18 +98,25 @@ def test_what_a_harvest_cannot_tell_is_refused(
     assert what in message
     assert f"lists {K} of {V}" in message
     assert "--alternatives" in message
-    # Each way out that it names is one: all alternatives, a top_k before, only these.
-    whole, before = made(n_rank=V), ("top_k", *chain)
+
+
+@pytest.mark.parametrize(
+    ("chain", "point"),
+    [
+        (("typical_p",), {"typical_p": 0.9}),
+        (("temperature", "top_h"), {"dynatemp_range": 0.5, "top_h": 0.5}),
+    ],
+)
+def test_each_way_out_is_one(chain: tuple[str, ...], point: dict[str, float]) -> None:
+    """All alternatives, a top_k before, or these alone."""
     for harvest, order, more, tail in (
-        (whole, chain, {}, "bound"),
-        (made(), before, {"top_k": [K]}, "bound"),
+        (made(n_rank=V), chain, {}, "bound"),
+        (made(), ("top_k", *chain), {"top_k": K}, "bound"),
         (made(), chain, {}, "drop"),
     ):
-        point = {name: axis[-1] for name, axis in {**grid, **more}.items()}
-        if "top_k" in order:
-            point["top_k"] = K
-        found = jaxsppl.token_probabilities(harvest, chain=order, tail=tail, **point)
+        found = jaxsppl.token_probabilities(harvest, chain=order, tail=tail, **point, **more)
         assert np.isfinite(found.values).all()
+        assert (found.values > 0).any()
 
 
 @pytest.mark.parametrize(
