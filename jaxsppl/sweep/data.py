@@ -106,8 +106,6 @@ class TokenArrays:
 # Of the whole vocabulary, where a harvest carries them; and all arrays over tokens.
 STATISTICS = ("entropy", "logit_std", "min_logprob")
 PER_TOKEN = ("top_logprob", "token_logprob", "token_rank", "log_partition", *STATISTICS)
-# A file of llama-perplexity leaves so much open where tokens are at its floor [nat].
-_KLD_ERROR = 4e-3
 
 
 def token_arrays(harvest: "xr.Dataset") -> TokenArrays:
@@ -132,8 +130,8 @@ def token_arrays(harvest: "xr.Dataset") -> TokenArrays:
         order = np.argsort(harvest["inverse_temperature"].values)
         more["log_partition"] = np.asarray(harvest["log_partition"].values[:, order], np.float64)
         more["inverse_temperature"] = harvest["inverse_temperature"].values[order].astype(float)
-        is_kld = "kl-divergence" in str(harvest.attrs.get("method", ""))
-        more["partition_error"] = _KLD_ERROR if is_kld else 0.0
+        # A file of llama-perplexity leaves something open where tokens are at its floor.
+        more["partition_error"] = float(harvest.attrs.get("statistics_tolerance", 0.0))
     return TokenArrays(
         model=str(harvest["model"].values),
         dataset=str(harvest["dataset"].values),
