@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from jaxsppl.sweep.plan import Axis
 
-# Most groups of documents that a grid is computed for: more only cost time.
-MOST_GROUPS = 60
+# Groups of documents that a whole grid is computed for: more cost time and tell little more.
+MOST_GROUPS = 20
 
 
 @dataclass(frozen=True)

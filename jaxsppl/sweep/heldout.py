@@ -74,14 +74,22 @@ def make_split(
     Split
     """
     n = len(documents)
-    n_group = min(n, MOST_GROUPS)
-    group = np.empty(n, np.int64)
-    group[shuffled(documents, seed)] = np.arange(n) % n_group
+    fold_of = np.empty(n, np.int64)
     if split == "folds":
-        n_fold = min(folds, n_group)
-        return Split(group, np.arange(n_group) % n_fold, tuple(range(n_fold)))
-    n_test = min(max(round(fraction * n_group), 1), n_group - 1)
-    return Split(group, (np.arange(n_group) >= n_test).astype(np.int64), (0,))
+        n_fold = min(folds, n)
+        fold_of[shuffled(documents, seed)] = np.arange(n) % n_fold
+    else:
+        n_fold, n_test = 2, min(max(round(fraction * n), 1), n - 1)
+        fold_of[shuffled(documents, seed)] = np.arange(n) >= n_test
+    group, fold = np.empty(n, np.int64), list[int]()
+    turn = np.argsort(shuffled(documents, seed))
+    for one in range(n_fold):
+        members = np.flatnonzero(fold_of == one)
+        quota = min(len(members), max(1, round(MOST_GROUPS * len(members) / n)))
+        # By the turn of the shuffle, so that the file's order decides nothing.
+        group[members[np.argsort(turn[members])]] = len(fold) + np.arange(len(members)) % quota
+        fold += [one] * quota
+    return Split(group, np.asarray(fold), tuple(range(n_fold)) if split == "folds" else (0,))
 
 
 def choose(
