@@ -36,10 +36,13 @@ class _Left:
         Stages that may have cut some of the unseen tokens, but not all.
     warm : bool
         Whether a temperature other than 1 may have been applied.
+    heat : float
+        The largest product of the temperatures.
     """
 
     cut: list[str] = field(default_factory=list[str])
     warm: bool = False
+    heat: float = 1.0
 
 
 def check_needs(
@@ -82,7 +85,9 @@ def check_needs(
             if any(is_on("dynatemp_range", value) for value in axes.get("dynatemp_range", [])):
                 _check(tokens, name, "dynatemp_range", "entropy", left)
             left.warm |= any(places) or "dynatemp_range" in axes
-            if axes.get("temperature") and not any(axes["temperature"]):
+            hottest = max(axes.get("temperature", [1.0]))
+            left.heat *= hottest + max(axes.get("dynatemp_range", [0.0]))
+            if hottest == 0 and "dynatemp_range" not in axes:
                 return
         elif any(places):
             stage = STAGES[name]
@@ -92,6 +97,8 @@ def check_needs(
                 )
             elif stage.needs:
                 _check(tokens, name, stage.parameters[0], stage.needs, left)
+                if stage.needs == "min_logprob":
+                    _check_cliff(tokens, left.heat * max(axes["min_k"]))
             if stage.closes and all(places):
                 return
             if not stage.closes and name != "skew":
@@ -120,19 +127,19 @@ def _check(tokens: TokenArrays, stage: str, parameter: str, needs: str, left: _L
     if needs == "top 100":
         if tokens.n_rank >= TOP_H and not any(STAGES[name].branches for name in left.cut):
             return
-        _refuse(tokens, parameter, f"the {TOP_H} likeliest tokens", "", TOP_H)
+        _refuse(tokens, parameter, f"the {TOP_H} likeliest tokens", number=TOP_H)
     if needs == "number":
         if not left.cut:
             return
     elif needs != "all" and getattr(tokens, needs) is not None:
         if not left.cut and not (needs == "entropy" and left.warm):
-            if needs == "min_logprob":
-                _check_cliff(tokens)
             return
         why = " as it was before anything was cut"
         why += " or divided by a temperature" if needs == "entropy" else ""
     have = f", and the harvest holds it only{why}" if why else ""
-    _refuse(tokens, parameter, f"{_WORDS[needs]} of all candidates at '{stage}'", have, 0)
+    what = f"{_WORDS[needs]} of all candidates at '{stage}'"
+    would_serve = needs not in ("all", "number") and not why
+    _refuse(tokens, parameter, what, have, by_statistics=would_serve)
 
 
 def _check_threshold(tokens: TokenArrays, thresholds: Sequence[float]) -> None:
@@ -140,11 +147,11 @@ def _check_threshold(tokens: TokenArrays, thresholds: Sequence[float]) -> None:
     least = min(thresholds)
     if least * tokens.n_rank < 1:
         number = tokens.n_vocab if least == 0 else int(np.ceil(1 / least))
-        _refuse(tokens, "xtc_threshold", f"all tokens of at least {least:g}", "", number)
+        _refuse(tokens, "xtc_threshold", f"all tokens of at least {least:g}", number=number)
 
 
-def _check_cliff(tokens: TokenArrays) -> None:
-    """Raise a PlanError unless the steepest fall per rank lies within the listed tokens."""
+def _check_cliff(tokens: TokenArrays, most: float) -> None:
+    """Raise a PlanError unless what min_k keeps is listed; `most` is the largest tau times T."""
     top = tokens.top_logprob.astype(np.float64)
     listed = np.isfinite(top)
     falls = np.where(listed[:, 1:], -np.diff(np.where(listed, top, 0.0), axis=1), 0.0)
@@ -152,15 +159,23 @@ def _check_cliff(tokens: TokenArrays) -> None:
     number = listed.sum(axis=1)
     edge = top[np.arange(len(top)), number - 1]
     lowest = np.zeros(1) if tokens.min_logprob is None else tokens.min_logprob.astype(np.float64)
-    unknown = int((steepest < (edge - lowest) / number).sum())
-    if unknown:
-        _refuse(tokens, "min_k", "the steepest fall of the logits", f" ({unknown} token(s))", 0)
+    is_unknown = (steepest < (edge - lowest) / number) | (most >= number * (top[:, 0] - lowest))
+    if is_unknown.any():
+        words = f" ({int(is_unknown.sum())} token(s))"
+        _refuse(tokens, "min_k", "the steepest fall of the logits", words)
 
 
-def _refuse(tokens: TokenArrays, parameter: str, what: str, more: str, number: int) -> None:
-    """Raise the PlanError."""
+def _refuse(
+    tokens: TokenArrays,
+    parameter: str,
+    what: str,
+    more: str = "",
+    number: int = 0,
+    by_statistics: bool = False,
+) -> None:
+    """Raise the PlanError; `number` alternatives would do, or all of them."""
     wanted = min(number, tokens.n_vocab) or tokens.n_vocab
-    statistics = "" if number else ", harvest with --statistics, import a KLD file"
+    statistics = " or with --statistics, import a KLD file" if by_statistics else ""
     raise PlanError(
         f"{parameter}: it needs {what}{more}; {tokens.label} lists {tokens.n_rank} of "
         f"{tokens.n_vocab}: put a top_k of at most {tokens.n_rank} before it at every point, "

@@ -98,6 +98,9 @@ def test_what_a_harvest_cannot_tell_is_refused(
     assert what in message
     assert f"lists {K} of {V}" in message
     assert "--alternatives" in message
+    # Statistics are named where they would serve.
+    by_statistics = ("top_n_sigma", "eta_cutoff", "min_k", "dynatemp_range")
+    assert ("--statistics" in message) == any(name in grid for name in by_statistics)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +149,8 @@ def test_the_steepest_fall_must_be_among_the_listed() -> None:
     harvest = with_statistics()
     lower = harvest.assign(min_logprob=harvest.min_logprob - 1e4)
     assert f"({SIZE} token(s))" in refused(lower, ("min_k",), {"min_k": [3.0]})
+    # tau over the range of the logits may ask for more than are listed.
+    assert f"({SIZE} token(s))" in refused(harvest, ("min_k",), {"min_k": [3.0, 1e4]})
 
 
 def test_values_that_are_off_need_nothing() -> None:
