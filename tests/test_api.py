@@ -29,6 +29,7 @@ PUBLIC = {
     "plot",
     "prepare",
     "save",
+    "stage",
     "sweep",
     "token_probabilities",
     "write_report",
