@@ -101,7 +101,8 @@ def _neutral_place(name: str, axes: Mapping[str, Sequence[float]]) -> int | slic
     if name == "epsilon":  # how one scores is no part of a sampler
         return slice(None)
     known = parameters.parameter(name)
-    # A value that only says how a stage acts, like xtc_threshold, is idle while the stage is off.
+    if known.switch:  # it says how a stage acts, like xtc_threshold, and is idle while that is off
+        return 0
     for place, value in enumerate(axes[name]):
         if value == known.neutral:
             return place

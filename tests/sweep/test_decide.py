@@ -210,6 +210,11 @@ def test_samplers_get_the_same_number_of_points() -> None:
                 neutral = 1.0 if name in ("alpha", "beta", "top_p") else 0.0
                 assert {values[i] for i in at[name]} == {neutral}
     assert default_samplers({"temperature": [1.0, 2.0], "min_p": [0.0, 0.1]}) == {}
+    # A threshold says how XTC acts: one that is not neutral is idle while XTC is off.
+    with_xtc = {"min_p": [0.0, 0.1], "xtc_probability": [0.0, 0.5], "xtc_threshold": [0.05, 0.2]}
+    assert default_samplers(with_xtc) == {
+        "min_p": ("min_p",), "xtc": ("xtc_probability", "xtc_threshold"),
+    }  # fmt: skip
     with pytest.raises(ConfigError, match="no axis 'top_q'; did you mean"):
         tried_points(axes, {"mine": ["top_q"]}, 0)
     with pytest.raises(ConfigError, match="its axis lacks the neutral value 0"):
