@@ -4,10 +4,10 @@
 
 Rate: a real llama.cpp server with the demo's model answers the same requests to a plain aiohttp
 loop, which reads and forgets, and to a harvest, in turns; the ratio is the median over the rounds.
-Counted is from the first finished passage to the last, where both have all slots busy. On a machine
-that does other work too the rates jump; the share of the time that the slots are busy does not.
-Memory: a made-up server on loopback gives many passages to a process whose peak is read, first a
-tenth of them, then all. `--ledger` appends the figures to scripts/benchmarks.jsonl.
+Both begin with idle slots; the harvest's first passage, which carries its self-test, is left out.
+On a machine that does other work too the rates jump; the share of the time that the slots are busy
+does not. Memory: a made-up server on loopback gives many passages to a process whose peak is read,
+first a tenth of them, then all. `--ledger` appends the figures to scripts/benchmarks.jsonl.
 """
 
 import argparse
@@ -75,7 +75,7 @@ print(json.dumps({"n_token": report.n_token, "failed": len(report.failures), "pe
 
 @dataclass
 class Run:
-    """One run, from its first finished passage to the last.
+    """One run, from idle slots to the last finished passage.
 
     `rate` is in tokens a second, `busy` the share of the time that a slot has a request.
     """
@@ -142,14 +142,14 @@ def one_harvest(passages: list[Passage], url: str, folder: Path) -> tuple[Run, l
     cpu = time.process_time() - began
     # at the end the last slot alone is busy, in both ways of asking
     busy = asked.busy(finished[0][0], finished[-SLOTS][0])
-    # the first passage is followed by the self-test's requests
-    bodies = [asked.bodies[0], *asked.bodies[1 - len(passages) :]]
+    # before these came the first passage and the self-test, alone
+    bodies = asked.bodies[1 - len(passages) :]
     return Run(rate(finished), busy, cpu, report.n_token), bodies
 
 
 async def plain_loop(bodies: list[bytes], url: str) -> Run:
     """Send the same bodies with all slots busy; read and forget the replies."""
-    finished: list[tuple[float, int]] = []
+    finished = [(time.monotonic(), 0)]
     waiting = list(reversed(bodies))
     asked = Asked([], [])
     done = 0
