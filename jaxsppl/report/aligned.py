@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 WIDTH = 100
+_NAME = len("best for llama.cpp")  # no column of names is shortened below this
 Cells: TypeAlias = Sequence[Sequence[str]]
 
 
@@ -48,8 +49,8 @@ def aligned(
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     excess = sum(widths) + 2 * (len(widths) - 1) - WIDTH
     for column in sorted(range(names), key=lambda at: -widths[at]):
-        if excess > 0 and widths[column] > 16:
-            shorter = max(16, widths[column] - excess)
+        if excess > 0 and widths[column] > _NAME:
+            shorter = max(_NAME, widths[column] - excess)
             excess -= widths[column] - shorter
             widths[column] = shorter
     rule = ["-" * width for width in widths]
