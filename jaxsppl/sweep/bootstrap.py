@@ -224,16 +224,25 @@ def critical_value(loss: Array, weight: Array, drawn: Array, confidence: float) 
     Returns
     -------
     float
-        Quantile of the largest studentised centred difference (max-t), infinite where there are
-        too few documents to say.
+        Quantile of the largest deviation in standard errors (max-t), infinite for one document.
+
+    Notes
+    -----
+    With few documents the errors of single resamples are wild, and their largest ratio is wilder.
+    So the deviations are divided by the documents' own errors, and that these are estimated from
+    few documents is made up for by the step from a normal quantile to Student's.
     """
-    if len(weight) < 2:
+    from scipy import stats
+
+    n = len(weight)
+    if n < 2:
         return np.inf
-    t = np.abs(_studentised(resample(loss, weight, drawn)))
-    # A difference that few documents show vanishes from some resamples, which say nothing of it.
-    t[np.isinf(t)] = 0.0
-    t[drawn.max(axis=1) == len(weight)] = np.inf  # one document, again and again
-    return float(np.quantile(t.max(axis=1), confidence, method="higher"))
+    (value,), (se,) = _ratios(loss, weight, np.ones((1, n)))
+    off = np.abs((drawn @ loss) / (drawn @ weight)[:, None] - value)
+    # Resamples vary by (n - 1) / n of what the documents' errors say.
+    t = np.divide(off, se, out=np.zeros_like(off), where=se > 0) * np.sqrt(n / (n - 1.0))
+    normal = np.quantile(t.max(axis=1), confidence, method="higher")
+    return float(stats.t.isf(stats.norm.sf(normal), n - 1))
 
 
 def standard_error(
