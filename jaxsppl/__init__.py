@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jaxsppl.sweep.api import token_probabilities as token_probabilities
     from jaxsppl.sweep.compare import compare as compare
     from jaxsppl.sweep.decide import decide as decide
+    from jaxsppl.sweep.explained import explain_token as explain_token
     from jaxsppl.sweep.optimize import optimize as optimize
     from jaxsppl.texts.folder import load_passages as load_passages
     from jaxsppl.texts.prepare import prepare as prepare
@@ -42,6 +43,7 @@ __all__ = (
     "compare",
     "decide",
     "explain",
+    "explain_token",
     "harvest",
     "import_kld",
     "import_preset",
@@ -68,6 +70,7 @@ _HOME: dict[str, tuple[str, str]] = {
     "compare": ("jaxsppl.sweep.compare", "compare"),
     "decide": ("jaxsppl.sweep.decide", "decide"),
     "explain": ("jaxsppl.sweep.api", "explain"),
+    "explain_token": ("jaxsppl.sweep.explained", "explain_token"),
     "harvest": ("jaxsppl.harvest", ""),
     "import_kld": ("jaxsppl.harvest.kld", "import_kld"),
     "import_preset": ("jaxsppl.report.presets", "import_preset"),

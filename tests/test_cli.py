@@ -305,8 +305,8 @@ def test_compiled_programs_are_kept_for_the_next_command(place: Path) -> None:
 def test_every_command_has_help_and_json() -> None:
     top = jaxsppl("--help").stdout
     for command in (
-        "prepare", "harvest", "import-kld", "sweep", "optimize", "show", "plot", "run", "check",
-        "demo", "export", "import-preset", "report",
+        "prepare", "harvest", "import-kld", "sweep", "optimize", "show", "explain-token", "plot",
+        "run", "check", "demo", "export", "import-preset", "report",
     ):  # fmt: skip
         assert command in top
         page = jaxsppl(command, "--help")

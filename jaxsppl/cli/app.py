@@ -41,6 +41,7 @@ _COMMANDS = (
     score.optimize,
     versus.compare,
     look.show,
+    look.explain_token,
     look.plot,
     look.check,
     share.export,

@@ -1,15 +1,15 @@
-"""Commands that look at files: show, plot, check.
+"""Commands that look at files: show, explain-token, plot, check.
 
 `show` and `check` load neither jax nor xarray, so that they answer at once.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from jaxsppl.cli.terminal import Flag, Json, Several, emit, pairs_of, tell
-from jaxsppl.errors import JaxspplError
+from jaxsppl.cli.terminal import Flag, Json, Several, Whole, emit, pairs_of, tell, words_of
+from jaxsppl.errors import ConfigError, JaxspplError
 
 Files = Annotated[list[Path], Parameter(negative="", metavar="FILE")]
 
@@ -40,6 +40,77 @@ def show(
         render(summary, markdown=markdown, front=front).rstrip() for summary in summaries
     )
     emit(json, text, {"files": [to_data(summary) for summary in summaries]})
+    return 0
+
+
+def explain_token(
+    harvest: Path,
+    /,
+    *,
+    at: Whole,
+    settings: Annotated[
+        list[str] | None, Parameter(name="--set", negative="", consume_multiple=True)
+    ] = None,
+    chain: str | None = None,
+    dialect: Literal["llama.cpp", "vllm", "transformers", "sglang"] = "llama.cpp",
+    tail: Literal["bound", "drop"] = "bound",
+    rows: Whole = 20,
+    server: str | None = None,
+    model: str | None = None,
+    json: Json = False,
+) -> int:
+    """Say what a setting does to each alternative of one token, and why it was cut or not.
+
+    Parameters
+    ----------
+    harvest
+        A harvest file.
+    at
+        Place of the token in it, from 0.
+    settings
+        Parameters, for example temperature=0.8 min_p=0.05; llama.cpp's default without any.
+    chain
+        Stages, comma-separated, first applied first; the dialect's order by default.
+    dialect
+        Whose order and rules.
+    tail
+        Whether the unseen tail is modelled, or taken for absent.
+    rows
+        Alternatives to list.
+    server
+        A llama-server with the same model, which tells the texts of the tokens: a harvest file
+        holds their ids only.
+    model
+        Which of its models.
+    """
+    from dataclasses import asdict
+
+    from jaxsppl.report.explained import explained_text
+    from jaxsppl.results import engine
+
+    values: dict[str, float] = {}
+    for name, value in pairs_of(settings or [], "--set").items():
+        try:
+            values[name] = float(value)
+        except ValueError as error:
+            raise ConfigError(f"--set {name}={value}: give a number") from error
+    one = engine("jaxsppl.sweep.explained").explain_token(
+        harvest,
+        at,
+        chain=None if chain is None else words_of(chain),
+        dialect=dialect,
+        tail=tail,
+        **values,
+    )
+    texts: dict[int, str] = {}
+    if server is not None:
+        from jaxsppl.harvest.sampled import token_texts
+
+        shown = [a.token_id for a in one.alternatives if a.rank <= rows]
+        texts = token_texts(server, [one.token_id, *shown], model)
+    data = asdict(one)
+    data["texts"] = texts
+    emit(json, explained_text(one, texts, rows), data)
     return 0
 
 
