@@ -3,6 +3,7 @@
 Neither jax nor xarray is imported, so that the answer comes at once.
 """
 
+import math
 import os
 from pathlib import Path
 
@@ -86,7 +87,9 @@ def _check_folder(folder: Path) -> str:
 def _check_config(file: Path) -> str:
     """Check a sweep config."""
     found = config.load(file)
-    points = int(np.prod([len(values) for values in found.grid.values()], dtype=np.int64))
+    grids = [found.axes(order) for order in found.orders().values()]
+    grids = grids if found.chain.own_axes else grids[:1]
+    points = sum(math.prod(len(values) for values in grid.values()) for grid in grids)
     parts = [f"{plural(points, 'point')} over {', '.join(found.grid)}"] if found.grid else []
     parts += [
         f"order {name + ' ' if name else ''}({', '.join(order) or 'empty'})"

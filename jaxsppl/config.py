@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
@@ -56,14 +56,16 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[chain]`: the order of the stages; without one, the dialect's order of what is swept.
 
-    `orders` gives several by name, to be compared: each makes its own sweep file. `modules` are
-    Python files, beside the config, with samplers of the user (`jaxsppl.stage`).
+    `orders` gives several by name, to be compared: each makes its own sweep file. With `own_axes`
+    each sweeps the parameters of its own stages only, so that samplers can be compared. `modules`
+    are Python files, beside the config, with samplers of the user (`jaxsppl.stage`).
     """
 
     dialect: Literal["llama.cpp", "vllm", "transformers", "sglang"] = "llama.cpp"
     modules: list[str] = []
     order: list[str] | None = None
     orders: dict[str, list[str]] = {}
+    own_axes: bool = False
 
 
 class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -136,6 +138,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def orders(self) -> dict[str, tuple[str, ...]]:
         """Return every order that is to be swept by its name; a single one has the name ""."""
         used, dialect = [*self.grid, *self.optimize.over], self.chain.dialect
+        if self.chain.own_axes:
+            return {
+                name: parameters.check_order(order, self.axes(order), "chain", dialect)
+                for name, order in self.chain.orders.items()
+            }
         if not self.chain.orders and self.chain.order is None:
             return {"": parameters.default_order(used, dialect)}
         named = self.chain.orders or {"": self.chain.order or []}
@@ -143,6 +150,24 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             name: parameters.check_order(order, used, "chain", dialect)
             for name, order in named.items()
         }
+
+    def axes(self, order: Sequence[str]) -> dict[str, list[float]]:
+        """Return the axes that an order sweeps: all, or with `own_axes` those of its stages.
+
+        Parameters
+        ----------
+        order : sequence of str
+            The chain.
+
+        Returns
+        -------
+        dict of str to list of float
+        """
+        if not self.chain.own_axes:
+            return self.grid
+        stages = {*parameters.AFTER_CHAIN, *map(parameters.base_name, order)}
+        known = parameters.PARAMETERS
+        return {name: axis for name, axis in self.grid.items() if known[name].stage in stages}
 
 
 TABLES: dict[str, type[msgspec.Struct]] = {
@@ -357,7 +382,10 @@ def _check_values(config: Config, where: str) -> None:
     if config.chain.order is not None:
         parameters.check_order(config.chain.order, used, f"{where}: chain.order")
     for name, order in config.chain.orders.items():
-        parameters.check_order(order, used, f"{where}: chain.orders.{name}")
+        own = config.axes(order) if config.chain.own_axes else used
+        parameters.check_order(order, own, f"{where}: chain.orders.{name}")
+    if config.chain.own_axes:
+        _check_own_axes(config, where)
     if config.chain.order is None and not config.chain.orders:
         parameters.default_order(used, config.chain.dialect)
     parameters.parameter("epsilon").check([config.objective.epsilon], f"{where}: objective.epsilon")
@@ -387,6 +415,26 @@ def _check_values(config: Config, where: str) -> None:
     if not config.run.tolerance > 0:
         raise ConfigError(
             f"{where}: run.tolerance: {config.run.tolerance} is not allowed; it is above 0"
+        )
+
+
+def _check_own_axes(config: Config, where: str) -> None:
+    """Refuse axes that no order sweeps, and orders that sweep none."""
+    if not config.chain.orders:
+        raise ConfigError(f"{where}: chain.own_axes: whose? add [chain.orders] with one a sampler")
+    swept = {name for order in config.chain.orders.values() for name in config.axes(order)}
+    idle = [name for name in config.grid if name not in swept]
+    if idle:
+        raise ConfigError(
+            f"{where}: grid.{idle[0]}: no order of [chain.orders] has its stage "
+            f"'{parameters.parameter(idle[0]).stage}'; add one, or leave the axis out"
+        )
+    for name, order in config.chain.orders.items():
+        if config.grid and not config.axes(order):
+            raise ConfigError(f"{where}: chain.orders.{name}: it has no axis; add one to [grid]")
+    if config.optimize.over:
+        raise ConfigError(
+            f"{where}: chain.own_axes: the optimum has one chain; leave out [optimize] or own_axes"
         )
 
 

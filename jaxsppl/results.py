@@ -89,7 +89,7 @@ def plan(settings: "Config", files: Sequence[Path]) -> "dict[str, Plan]":
     return {
         name: explain(
             [*files],
-            settings.grid,
+            settings.axes(order),
             chain=order,
             epsilon=settings.objective.epsilon,
             tail=settings.objective.tail,
@@ -170,7 +170,7 @@ def sweep_to(
             with counted("sweep") as progress:
                 result = sweep(
                     [*files],
-                    settings.grid,
+                    settings.axes(order),
                     chain=order,
                     epsilon=settings.objective.epsilon,
                     tail=settings.objective.tail,
@@ -263,7 +263,7 @@ def _is_swept(path: Path, settings: "Config", order: Sequence[str], files: Seque
     grid = {name: contents.array(name).tolist() for name in contents.variables["nll"][0][2:]}
     tolerance = float(contents.attrs.get("tolerance", np.inf))
     return (
-        list(grid.items()) == list(settings.grid.items())
+        list(grid.items()) == list(settings.axes(order).items())
         and tolerance <= settings.run.tolerance
         and _made_the_same_way(contents, settings, order, files)
     )

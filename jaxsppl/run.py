@@ -346,13 +346,18 @@ def sweep_and_draw(settings: "Config", files: Sequence[Path], report: RunReport)
         if made:
             sweep_to(path, settings, settings.orders()[order], files)
         report.add("sweep", path, made=made)
-        write_reports([path], report)
-    if len(paths) > 1:
+        # Of samplers that are compared, the comparison is what one looks at.
+        write_reports([path], report, figures=not settings.chain.own_axes)
+    if settings.chain.own_axes:
+        if settings.decide is not None and len(paths) > 1:
+            target = Path(settings.run.out) / f"{store.safe_name(settings.name)}.shootout.png"
+            _draw(list(paths.values()), target, "shootout", report)
+    elif len(paths) > 1:
         together = Path(settings.run.out) / f"{store.safe_name(settings.name)}.orders.png"
         _draw(list(paths.values()), together, "curve", report)
 
 
-def write_reports(sweeps: Sequence[Path], report: RunReport) -> None:
+def write_reports(sweeps: Sequence[Path], report: RunReport, *, figures: bool = True) -> None:
     """Write the table (CSV) and the figures of sweep files where they are older or missing.
 
     Parameters
@@ -361,6 +366,8 @@ def write_reports(sweeps: Sequence[Path], report: RunReport) -> None:
         Sweep files.
     report : RunReport
         Takes the steps.
+    figures : bool
+        Whether figures are wanted.
     """
     from jaxsppl.report import csvfile, table
 
@@ -381,7 +388,7 @@ def write_reports(sweeps: Sequence[Path], report: RunReport) -> None:
         n_swept = sum(len(values) > 1 for values in summary.axes.values())
         kinds = ["curve", "tradeoff"] if n_swept else []
         kinds += ["heat"] if n_swept > 1 else []
-        for kind in (*kinds, "groups"):
+        for kind in (*kinds, "groups") if figures else ():
             _draw([path], path.with_name(f"{stem}.{kind}.png"), kind, report)
 
 

@@ -83,6 +83,26 @@ def test_several_orders_have_names(tmp_path: Path) -> None:
     }
 
 
+def test_orders_with_their_own_axes_sweep_no_others(tmp_path: Path) -> None:
+    text = """
+    [chain]
+    own_axes = true
+    [chain.orders]
+    a = ["min_p", "temperature"]
+    b = ["temperature", "top_k"]
+    [grid]
+    temperature = [0.5, 1]
+    min_p = [0, 0.1]
+    top_k = [0, 5]
+    epsilon = [0.01, 0.1]
+    """
+    found = config.load(write(tmp_path, text), environment={})
+    assert {name: [*found.axes(order)] for name, order in found.orders().items()} == {
+        "a": ["temperature", "min_p", "epsilon"],
+        "b": ["temperature", "top_k", "epsilon"],
+    }
+
+
 # What is written, and what the one line must contain: the path of the key and the way out.
 MISTAKES = {
     "unknown table": ("[gird]\na = 1", ["gird", "did you mean 'grid'?"]),
@@ -125,6 +145,15 @@ MISTAKES = {
     "stage left out of one order": (
         '[chain.orders]\na = ["min_p"]\n[grid]\ntemperature = 1',
         ["chain.orders.a", "'temperature' is set"],
+    ),
+    "own axes of no order": ("[chain]\nown_axes = true", ["chain.own_axes", "[chain.orders]"]),
+    "an axis of no order": (
+        "[chain]\nown_axes = true\n[chain.orders]\na = ['min_p']\n[grid]\nmin_p = 0.1\ntop_k = 5",
+        ["grid.top_k", "stage 'top_k'"],
+    ),
+    "an order without an axis": (
+        "[chain]\nown_axes = true\n[chain.orders]\na = ['min_p']\nb = ['top_k']\n[grid]\nmin_p = 0",
+        ["chain.orders.b", "no axis"],
     ),
     "order and orders": (
         '[chain]\norder = []\norders = {a = ["min_p"]}',

@@ -1,12 +1,13 @@
 """Each ready sweep config: loaded, explained, and run on the small real harvests that ship."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
 
-from jaxsppl import config, results, store
+from jaxsppl import config, parameters, results, store
 from jaxsppl.check import check
 from jaxsppl.demo import ready_config, shipped_harvests
 from jaxsppl.errors import ConfigError
@@ -16,7 +17,7 @@ NAMES = sorted(file.stem for file in SWEEPS.glob("*.toml"))
 
 
 def test_the_promised_configs_are_there() -> None:
-    assert {"demo", "temperature", "dense", "order"} <= set(NAMES)
+    assert {"demo", "temperature", "dense", "order", "shootout"} <= set(NAMES)
 
 
 def test_the_shipped_harvests_are_whole_real_and_small() -> None:
@@ -50,15 +51,33 @@ def test_a_ready_config_is_explained_and_run(tmp_path: Path, name: str) -> None:
     for order, path in paths.items():
         results.sweep_to(path, settings, settings.orders()[order], files)
         sweep = store.read_sweep(path)
-        shape = tuple(len(values) for values in settings.grid.values())
+        axes = settings.axes(settings.orders()[order])
+        shape = tuple(len(values) for values in axes.values())
         assert sweep["nll"].shape == (1, 2, *shape)
         assert sweep["nll"].size == 2 * plans[order].n_point
         assert sweep.attrs["audit_nll"] <= settings.run.tolerance
         assert sweep.attrs["chain"] == ",".join(settings.orders()[order])
         # The best of a grid is no worse than each of its points.
-        least = sweep["nll"].min(dim=list(settings.grid))
+        least = sweep["nll"].min(dim=list(axes))
         assert (np.abs(sweep["best_nll"] - least) <= settings.run.tolerance).all()
         assert results.sweep_is_current(path, settings, settings.orders()[order], files)
+
+
+def test_the_shootout_gives_every_sampler_as_many_points() -> None:
+    settings = config.load(ready_config("shootout"), (), {})
+    orders = settings.orders()
+    stages = {stage for order in orders.values() for stage in order}
+    # Of a plain install: those of users, and variants of dialects, are not among them.
+    assert stages == set(parameters.DEFAULT_ORDER) - {"p_less_norm"}
+    points = {
+        name: math.prod(map(len, settings.axes(order).values())) for name, order in orders.items()
+    }
+    assert points.pop("temperature") == len(settings.grid["temperature"])
+    assert set(points.values()) == {28}
+    assert 1.0 in settings.grid["temperature"]
+    # Every one can also be off, so that each tries temperature alone too.
+    for name, values in settings.grid.items():
+        assert parameters.parameter(name).neutral in values
 
 
 def test_the_two_orders_agree_at_temperature_1_and_differ_elsewhere(tmp_path: Path) -> None:

@@ -135,7 +135,8 @@ def plot(
     out
         The picture: .png, .svg or .pdf.
     kind
-        curve, groups, heat or tradeoff; auto takes heat when --y is given, else curve.
+        curve, groups, heat, tradeoff, or shootout, which ranks samplers by their held-out gain;
+        auto takes heat when --y is given, else curve.
     x
         Parameter of the horizontal axis.
     y

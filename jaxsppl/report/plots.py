@@ -12,7 +12,9 @@ from jaxsppl.report import style
 from jaxsppl.report.curve import curve_figure
 from jaxsppl.report.groups import groups_figure
 from jaxsppl.report.heat import heat_figure
-from jaxsppl.report.surface import Surface, restrict, surfaces
+from jaxsppl.report.proof import Proof, proof_of
+from jaxsppl.report.shootout import shootout_figure
+from jaxsppl.report.surface import Surface, at_one_epsilon, restrict, surfaces
 from jaxsppl.report.tradeoff import tradeoff_figure
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
         str | os.PathLike[str] | xr.Dataset | Iterable[str | os.PathLike[str] | xr.Dataset]
     )
 
-KINDS = ("curve", "groups", "heat", "tradeoff")
+KINDS = ("curve", "groups", "heat", "shootout", "tradeoff")
+_NOTHING = "no sweep was given; name at least one NAME.sweep.nc"
 SUFFIXES = (".png", ".svg", ".pdf")
 # How many pairs one figure of a kind can show and stay readable.
 _ROOM = {"curve": len(style.LINES), "groups": 24, "heat": 4, "tradeoff": 4}
@@ -48,10 +51,11 @@ def plot(
     out : str or path
         The picture: .png, .svg or .pdf. Pairs that do not fit into one figure go to
         ``NAME-2.png`` and so on.
-    kind : {"auto", "curve", "groups", "heat", "tradeoff"}
+    kind : {"auto", "curve", "groups", "heat", "shootout", "tradeoff"}
         ``curve``: nll and ood along `x`; ``groups``: nll and ood of every model and dataset, for
-        neutral, llama.cpp's default and best; ``heat``: nll over `x` and `y`; ``tradeoff``: nll
-        against ood. ``auto`` takes heat when `y` is given, groups when nothing is swept, or curve.
+        neutral, llama.cpp's default and best; ``heat``: nll over `x` and `y`; ``shootout``:
+        samplers, each in a file of its own, by their held-out gain; ``tradeoff``: nll against
+        ood. ``auto`` takes heat when `y` is given, groups when nothing is swept, or curve.
     x, y : str, optional
         Axes; by default temperature, then the others in the order of the file. In a trade-off `x`
         colours the dots.
@@ -120,6 +124,8 @@ def figures(
     """
     if kind not in ("auto", *KINDS):
         raise ConfigError(f"kind '{kind}': there is no such figure; {suggest(kind, KINDS)}")
+    if kind == "shootout":
+        return _shootouts(sources, (x, y), dict(select or {}))
     pairs = _selected(_read(sources), dict(select or {}))
     swept = _swept(pairs)
     if kind == "auto":
@@ -135,27 +141,62 @@ def figures(
     return [build[kind](pairs[at : at + room]) for at in range(0, len(pairs), room)]
 
 
+def _shootouts(
+    sources: "Sources", asked: tuple[str | None, str | None], select: dict[str, float | str]
+) -> "list[Figure]":
+    """Return a figure for each model."""
+    if any(name is not None for name in asked):
+        raise ConfigError("kind 'shootout' has no x and no y; leave them out")
+    extra = [name for name in select if name not in ("model", "dataset")]
+    if extra:
+        raise ConfigError(f"select {extra[0]}: kind 'shootout' ranks whole files; leave it out")
+    proven: dict[str, list[tuple[Surface, Proof]]] = {}
+    for contents, name in _contents(sources):
+        for surface in surfaces(contents, name):
+            held = at_one_epsilon(surface)
+            proof = proof_of(contents, held)
+            if proof is None:
+                raise ConfigError(
+                    f"{name}: it is not proven on held-out documents; add [decide] to its config "
+                    "and sweep again"
+                )
+            proven.setdefault(surface.model, []).append((held, proof))
+    if not proven:
+        raise SchemaError(_NOTHING)
+    chosen = {
+        (s.model, s.dataset)
+        for s in _selected([s for some in proven.values() for s, _ in some], select)
+    }
+    kept = {
+        model: [one for one in some if (one[0].model, one[0].dataset) in chosen]
+        for model, some in proven.items()
+    }
+    return [shootout_figure(some) for some in kept.values() if some]
+
+
 def _read(sources: "Sources") -> list[Surface]:
     """Return every harvested pair of every source."""
+    pairs = [pair for contents, name in _contents(sources) for pair in surfaces(contents, name)]
+    if not pairs:
+        raise SchemaError(_NOTHING)
+    return pairs
+
+
+def _contents(sources: "Sources") -> list[tuple[schema.Contents, str]]:
+    """Return every source, checked, with its name."""
     import xarray as xr
 
     single = isinstance(sources, (str, os.PathLike, xr.Dataset))
     entries = [sources] if single else list(sources)
-    pairs: list[Surface] = []
+    found: list[tuple[schema.Contents, str]] = []
     for entry in entries:
         if isinstance(entry, xr.Dataset):
-            name = str(entry.attrs.get("source", "dataset"))
-            contents = store.contents_of(entry)
-            schema.check_sweep(contents, name)
-            pairs += surfaces(contents, name)
-            continue
-        for path in _files(entry):
-            contents = store.read_contents(path)
-            schema.check_sweep(contents, str(path))
-            pairs += surfaces(contents, path.as_posix())
-    if not pairs:
-        raise SchemaError("no sweep was given; name at least one NAME.sweep.nc")
-    return pairs
+            found.append((store.contents_of(entry), str(entry.attrs.get("source", "dataset"))))
+        else:
+            found += [(store.read_contents(path), path.as_posix()) for path in _files(entry)]
+    for contents, name in found:
+        schema.check_sweep(contents, name)
+    return found
 
 
 def _files(entry: str | os.PathLike[str]) -> list[Path]:
