@@ -52,6 +52,7 @@ def explain_token(
         list[str] | None, Parameter(name="--set", negative="", consume_multiple=True)
     ] = None,
     chain: str | None = None,
+    module: Annotated[list[str] | None, Several] = None,
     dialect: Literal["llama.cpp", "vllm", "transformers", "sglang"] = "llama.cpp",
     tail: Literal["bound", "drop"] = "bound",
     rows: Whole = 20,
@@ -71,6 +72,8 @@ def explain_token(
         Parameters, for example temperature=0.8 min_p=0.05; llama.cpp's default without any.
     chain
         Stages, comma-separated, first applied first; the dialect's order by default.
+    module
+        Python files with samplers of your own (jaxsppl.stage).
     dialect
         Whose order and rules.
     tail
@@ -85,9 +88,11 @@ def explain_token(
     """
     from dataclasses import asdict
 
+    from jaxsppl.modules import load_modules
     from jaxsppl.report.explained import explained_text
     from jaxsppl.results import engine
 
+    load_modules(module or [], Path(), "--module")
     values: dict[str, float] = {}
     for name, value in pairs_of(settings or [], "--set").items():
         try:

@@ -203,7 +203,7 @@ def explain_token(
         tail=tail,
         stages=tuple(act.stage for act in acts),
         alternatives=tuple(
-            _alternative(rank, int(ids[rank]), rank + 1 == one.token_rank[0], steps, acts)
+            _alternative(one, rank, int(ids[rank]), steps, acts)
             for rank in np.flatnonzero(ids >= 0).tolist()
         ),
     )
@@ -221,14 +221,14 @@ class _Act:
 def _followed(
     tokens: TokenArrays, chain: Sequence[str], point: Mapping[str, float], tail: str
 ) -> tuple[list[Array], list[_Act]]:
-    """Return (rank,) probabilities of the model, after each acting stage, and drawn; and these."""
+    """Return (rank,) probabilities after each acting stage, and drawn; and what these are."""
     # The likeliest token stands for the actual one, which is any of the others then.
     some = replace(tokens, token_logprob=tokens.top_logprob[:, 0], token_rank=np.ones(1, np.int32))
     with float64():
         values = {name: jnp.asarray(value) for name, value in point.items()}
         [block] = blocks(some, 1, tail)
         steps = [_only(one) for one in trace(block, chain, values)]
-        laws, acts = [np.asarray(steps[0].probability)], list[_Act]()
+        laws, acts = list[Array](), list[_Act]()
         for place, name in enumerate(chain):
             if not given(name, values):
                 continue
@@ -270,16 +270,16 @@ def _threshold(
 
 
 def _alternative(
-    rank: int, token_id: int, is_actual: bool, laws: Sequence[Array], acts: Sequence[_Act]
+    tokens: TokenArrays, rank: int, token_id: int, laws: Sequence[Array], acts: Sequence[_Act]
 ) -> Alternative:
     """Return what became of one token."""
-    cut = next((act for act, law in zip(acts, laws[1:], strict=False) if law[rank] == 0), None)
+    cut = next((act for act, law in zip(acts, laws, strict=False) if law[rank] == 0), None)
     return Alternative(
         rank=rank + 1,
         token_id=token_id,
-        is_actual=bool(is_actual),
-        probability=float(laws[0][rank]),
-        after=tuple(float(law[rank]) for law in laws[1:-1]),
+        is_actual=rank + 1 == int(tokens.token_rank[0]),
+        probability=float(np.exp(tokens.top_logprob[0, rank].astype(np.float64))),
+        after=tuple(float(law[rank]) for law in laws[:-1]),
         cut_by="" if cut is None else cut.stage.name,
         why="" if cut is None else _why(rank, cut),
         drawn=float(laws[-1][rank]),
