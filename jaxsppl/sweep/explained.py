@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jaxsppl.errors import ConfigError
 from jaxsppl.sampling import tail as tails
 from jaxsppl.sampling.candidates import Candidates
 from jaxsppl.sampling.kept import Kept, entropy, one_scenario, top_logprob
-from jaxsppl.sampling.law import Step, trace
+from jaxsppl.sampling.law import trace
 from jaxsppl.sampling.precision import float64
 from jaxsppl.sampling.stages import STAGES, given, run_branches, step
 from jaxsppl.schema import Array
@@ -219,7 +220,7 @@ class _Act:
 
 
 def _followed(
-    tokens: TokenArrays, chain: Sequence[str], point: Mapping[str, float], tail: str
+    tokens: TokenArrays, chain: tuple[str, ...], point: Mapping[str, float], tail: str
 ) -> tuple[list[Array], list[_Act]]:
     """Return (rank,) probabilities after each acting stage, and drawn; and what these are."""
     # The likeliest token stands for the actual one, which is any of the others then.
@@ -227,46 +228,72 @@ def _followed(
     with float64():
         values = {name: jnp.asarray(value) for name, value in point.items()}
         [block] = blocks(some, 1, tail)
-        steps = [_only(one) for one in trace(block, chain, values)]
-        laws, acts = list[Array](), list[_Act]()
-        for place, name in enumerate(chain):
-            if not given(name, values):
-                continue
-            law, after = np.asarray(steps[place].probability), steps[place + 1]
-            left = one_scenario(run_branches(block, chain[:place], values)[0].kept, tails.ESTIMATE)
-            ranks = zip(after.share, after.start, after.stop, strict=True)
-            stage = ExplainedStage(
-                name,
-                given(name, point),
-                tuple((float(share), int(start) + 1, int(stop)) for share, start, stop in ranks),
+        passed, drawn = jax.tree.map(np.asarray, _passed(block, values, chain))
+    acts: list[_Act] = []
+    names = [name for name in chain if given(name, point)]
+    for name, one in zip(names, passed, strict=True):
+        ranks = zip(one.share, one.start, one.stop, strict=True)
+        kept = tuple((float(share), int(start) + 1, int(stop)) for share, start, stop in ranks)
+        threshold = None if np.isnan(one.threshold) else float(one.threshold)
+        stage = ExplainedStage(name, given(name, point), kept, threshold)
+        acts.append(_Act(stage, one.before, float(one.entropy)))
+    return [*(one.after for one in passed), drawn], acts
+
+
+class _Passed(NamedTuple):
+    """What a stage did: (rank,) the law before and after it, and what `Step` and `_Act` say."""
+
+    before: jax.Array
+    after: jax.Array
+    share: jax.Array
+    start: jax.Array
+    stop: jax.Array
+    threshold: jax.Array
+    entropy: jax.Array
+
+
+@partial(jax.jit, static_argnames="chain")
+def _passed(
+    block: Candidates, values: Mapping[str, jax.Array], chain: tuple[str, ...]
+) -> tuple[list[_Passed], jax.Array]:
+    """Return what each acting stage did, and what the pipeline gives each alternative."""
+    steps = trace(block, chain, values)
+    found: list[_Passed] = []
+    for place, name in enumerate(chain):
+        if not given(name, values):
+            continue
+        law, after = steps[place].probability[0], steps[place + 1]
+        left = one_scenario(run_branches(block, chain[:place], values)[0].kept, tails.ESTIMATE)
+        found.append(
+            _Passed(
+                law,
+                after.probability[0],
+                after.share,
+                after.start[:, 0],
+                after.stop[:, 0],
                 _threshold(block, name, values, left, law),
+                entropy(left, block)[0],
             )
-            acts.append(_Act(stage, law, float(entropy(left, block)[0])))
-            laws.append(np.asarray(after.probability))
-        laws.append(np.asarray(steps[-1].probability))
-    return laws, acts
-
-
-def _only(one: Step) -> Step:
-    """Return a step of the only position."""
-    start, stop = one.start[:, 0], one.stop[:, 0]
-    return one._replace(probability=one.probability[0], start=start, stop=stop)
+        )
+    return found, steps[-1].probability[0]
 
 
 def _threshold(
-    block: Candidates, name: str, values: Mapping[str, jax.Array], before: Kept, law: Array
-) -> float | None:
-    """Return the probability below which a stage cuts, None where its cut is another one."""
+    block: Candidates, name: str, values: Mapping[str, jax.Array], before: Kept, law: jax.Array
+) -> jax.Array:
+    """Return the probability below which a stage cuts, NaN where its cut is another one."""
     if STAGES[name].branches or before.logit is not None:
-        return None
-    if float(before.floor[0]) == tails.NONE:  # no unseen token is left, and none matters
-        block = block._replace(tail=None)
-        before = before._replace(floor=jnp.full_like(before.floor, tails.ALL))
-    floor = float(one_scenario(step(name, before, block, values), tails.ESTIMATE).floor[0])
-    if floor in (float(before.floor[0]), tails.NONE):
-        return None
+        return jnp.asarray(jnp.nan)
+    # Once no unseen token is left, a stage leaves the floor; without a tail it tells its own.
+    closed = before.floor[0] == tails.NONE
+    alone = before._replace(floor=jnp.full_like(before.floor, tails.ALL))
+    own = step(name, alone, block._replace(tail=None), values).floor[0]
+    whole = one_scenario(step(name, before, block, values), tails.ESTIMATE).floor[0]
+    floor = jnp.where(closed, own, whole)
+    same = floor == jnp.where(closed, tails.ALL, before.floor[0])
     distance = before.inverse * (floor - top_logprob(before, block))
-    return float(law[int(before.start[0])] * np.exp(np.ravel(distance)[0]))
+    threshold = law[before.start[0]] * jnp.exp(jnp.ravel(distance)[0])
+    return jnp.where(same | (floor == tails.NONE), jnp.nan, threshold)
 
 
 def _alternative(
