@@ -18,6 +18,7 @@ PUBLIC = {
     "compare",
     "decide",
     "explain",
+    "explain_token",
     "harvest",
     "import_kld",
     "import_preset",

@@ -121,6 +121,22 @@ def test_an_optimum_is_part_of_a_run(tmp_path: Path, settings: config.Config) ->
     assert made(run(more)) == ["r.optimum.nc", "r.html"]
 
 
+def test_samplers_with_axes_of_their_own_are_ranked_in_one_figure(tmp_path: Path) -> None:
+    store.write_dataset(harvest(n_document=6), tmp_path / "in/a.harvest.nc")
+    settings = make(
+        tmp_path, chain__own_axes="true", grid__top_k="[0, 3]", objective__tail="'drop'",
+        chain__orders='{m = ["min_p", "temperature"], k = ["top_k", "temperature"]}',
+        decide__resamples="100",
+    )  # fmt: skip
+    assert run(settings).problems == []
+    out = tmp_path / "out"
+    assert {file.name for file in out.glob("*.png")} == {"r.shootout.png"}
+    assert {file.name for file in out.glob("*.sweep.nc")} == {"r.m.sweep.nc", "r.k.sweep.nc"}
+    swept = store.read_sweep(out / "r.k.sweep.nc")
+    assert swept["nll"].dims == ("model", "dataset", "temperature", "top_k")
+    assert not [step for step in run(settings).steps if step.made]
+
+
 def test_two_runs_of_one_folder_never_mix(settings: config.Config) -> None:
     with (
         journal.lock(Path(settings.run.out) / "run"),
