@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jaxsppl
 from jaxsppl import config, journal, parameters, schema, store
+from jaxsppl.axes import axis
 from jaxsppl.bars import counted
 from jaxsppl.errors import ConfigError, SchemaError
 from jaxsppl.results import engine, harvest_identity, input_files
@@ -182,23 +183,23 @@ def optimize_task(
     for name in names:
         parameters.parameter(name, "--over")
     held = {
-        name: config.axis(name, _number(value), f"--fixed {name}")[0]
+        name: axis(name, _number(value), f"--fixed {name}")[0]
         for name, value in (fixed or {}).items()
     }
     limits = {name: _limits(name, text) for name, text in (bounds or {}).items()}
     values: dict[str, list[float]] = {}
-    for name, axis in settings.grid.items():
+    for name, listed in settings.grid.items():
         if name in held or name == "epsilon":
             continue
-        if name not in names and len(axis) == 1:
-            held[name] = axis[0]
+        if name not in names and len(listed) == 1:
+            held[name] = listed[0]
         elif name not in SMOOTH:
-            values[name] = axis
+            values[name] = listed
             names += [name] if name not in names else []
         elif name not in names:
             raise ConfigError(
-                f"config '{settings.name}': grid.{name} has {len(axis)} values and is not "
-                f"optimized; hold one, for example --fixed {name}={axis[0]:g}"
+                f"config '{settings.name}': grid.{name} has {len(listed)} values and is not "
+                f"optimized; hold one, for example --fixed {name}={listed[0]:g}"
             )
     used = [*names, *held]
     order = settings.order() if settings.chain.order or settings.chain.orders else None

@@ -1,7 +1,9 @@
 """Fixtures that several rooms share: the real model and a real llama.cpp server on loopback."""
 
+import getpass
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,12 @@ from jaxsppl.harvest.local import LocalServer
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+# Test processes and the commands that they start share what JAX has compiled.
+_COMPILED = Path(tempfile.gettempdir()) / f"jaxsppl-tests-{getpass.getuser()}"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
+os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**30))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 # A shell starts background jobs with Ctrl-C ignored, which every child would inherit.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -291,8 +291,12 @@ def test_help_check_and_show_load_nothing_heavy(place: Path) -> None:
         assert modules_after(words) & HEAVY == set(), words
 
 
-def test_compiled_programs_are_kept_for_the_next_command(place: Path) -> None:
+def test_compiled_programs_are_kept_for_the_next_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = place / "cache"
+    for name in [name for name in os.environ if name.startswith("JAX_")]:
+        monkeypatch.delenv(name)
     first, again = (jaxsppl("sweep", "c.toml", JAXSPPL_CACHE=str(cache)) for _ in range(2))
     assert first.returncode == again.returncode == 0, first.stderr + again.stderr
     assert first.stdout == again.stdout

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxsppl import config, parameters
+from jaxsppl.axes import axis
 from jaxsppl.errors import ConfigError
 
 EXAMPLE = """
@@ -222,7 +223,7 @@ def test_a_range_keeps_its_ends_and_its_number(start: float, length: float, coun
     stop = start + length
     spec = {"start": start, "stop": stop, "num": count}
     try:
-        values = config.axis("temperature", spec, "grid.temperature")
+        values = axis("temperature", spec, "grid.temperature")
     except ConfigError as error:  # too short a range to hold that many different values
         assert "twice" in str(error)
         return
@@ -236,7 +237,7 @@ def test_a_range_keeps_its_ends_and_its_number(start: float, length: float, coun
 def test_an_axis_holds_only_what_its_parameter_allows(name: str, value: float) -> None:
     known = parameters.PARAMETERS[name]
     try:
-        assert config.axis(name, [value], f"grid.{name}") == [value]
+        assert axis(name, [value], f"grid.{name}") == [value]
     except ConfigError as error:
         assert name in str(error)
         assert not (

@@ -63,6 +63,7 @@ def _keep_compiled() -> None:
     except OSError:  # a home that cannot be written costs time, and no more
         return
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+    os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**29))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
