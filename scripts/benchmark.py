@@ -94,8 +94,8 @@ def vmap_points(tokens: TokenArrays) -> Callable[..., jax.Array]:
 def floor_seconds(tokens: Sequence[TokenArrays], grid: dict[str, list[float]]) -> float:
     """Return the seconds of the least work that any engine of this kind must do, on all cores.
 
-    The exponential of every alternative at every temperature, in float64, and a float32 product of
-    rows by the nodes that tokens reach by draws: as measured, not by counting.
+    The exponential of every alternative at every temperature, and the product of rows by the nodes
+    that tokens reach by draws, both in float32: as measured, not by counting.
     """
     n_row = len(grid["min_p"]) * len(grid["top_k"])
     n_draw = len(grid["alpha"]) * len(grid["beta"])

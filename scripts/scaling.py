@@ -3,10 +3,10 @@
     python scripts/scaling.py [HARVEST.nc] [--most 1000000] [--ledger] [--plot docs/scaling.png]
 
 The harvest is tiled to each length, every tile with its own jitter, so that no two tokens are
-alike; the grid is that of `sweeps/dense.toml`, and for points its alpha and beta axes grow. Each
-size runs in a process of its own, which tells its peak memory. "first" includes the compilation
-and the audit; "again" is the same sweep once more. Without a harvest a small one that comes with
-the package is used.
+alike, and written to a file; the grid is that of `sweeps/dense.toml`, and for points its alpha and
+beta axes grow. Each size runs in a process of its own, which tells its peak memory. "first" includes
+reading, compilation and audit; "again" is the same sweep once more. Without a harvest a small one
+that comes with the package is used.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import platform
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,13 +59,11 @@ def one(file: Path, n_token: int, side: int, tail: str) -> dict[str, Any]:
     settings = config.load(ready_config("dense"))
     axis = np.geomspace(0.4, 2.5, side).tolist()
     grid = {**settings.grid, "alpha": axis, "beta": axis}
-    harvest = tiled(read_harvest(file), n_token)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds: list[float] = []
     result = None
     for _ in range(2 if n_token < 200_000 else 1):
         began = time.perf_counter()
-        result = jaxsppl.sweep(harvest, grid, chain=settings.order(), tail=tail)
+        result = jaxsppl.sweep(file, grid, chain=settings.order(), tail=tail)
         seconds.append(time.perf_counter() - began)
     return {
         "n_token": n_token,
@@ -72,7 +71,6 @@ def one(file: Path, n_token: int, side: int, tail: str) -> dict[str, Any]:
         "first_s": seconds[0],
         "again_s": seconds[-1],
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "harvest_mib": before,
         "audit_nll": float(result.attrs["audit_nll"]),
         "audit_ood": float(result.attrs["audit_ood"]),
     }
@@ -80,8 +78,12 @@ def one(file: Path, n_token: int, side: int, tail: str) -> dict[str, Any]:
 
 def in_child(file: Path, n_token: int, side: int, tail: str) -> dict[str, Any]:
     """Measure one size in a process of its own."""
-    command = [sys.executable, __file__, str(file), "--tail", tail, "--one", f"{n_token},{side}"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "tiled.harvest.nc"
+        jaxsppl.save(tiled(read_harvest(file), n_token), made)
+        command = [sys.executable, __file__, str(made), "--tail", tail]
+        command += ["--one", f"{n_token},{side}"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     row: dict[str, Any] = json.loads(done.stdout)
     print("  ".join(f"{name} {value:,.4g}" for name, value in row.items()), flush=True)
     return row
