@@ -4,7 +4,7 @@
 
 The harvest is tiled to each length, every tile with its own jitter, so that no two tokens are
 alike, and written to a file; the grid is that of `sweeps/dense.toml`, and for points its alpha and
-beta axes grow. Each size runs in a process of its own, which tells its peak memory. "first" includes
+beta axes grow. Each size runs in a process of its own, which tells its peak memory. "first" is with
 reading, compilation and audit; "again" is the same sweep once more. Without a harvest a small one
 that comes with the package is used.
 """
