@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxsppl.sampling import binned
 from jaxsppl.sampling.candidates import Candidates
@@ -33,7 +33,9 @@ def device_count() -> int:
 @lru_cache(maxsize=1)
 def _mesh() -> Mesh:
     """Return the local devices in a row."""
-    return jax.make_mesh((device_count(),), (_TOKEN,), devices=jax.local_devices())
+    return jax.make_mesh(
+        (device_count(),), (_TOKEN,), (AxisType.Auto,), devices=jax.local_devices()
+    )
 
 
 def _sharding(*axes: str | None) -> NamedSharding:

@@ -9,10 +9,10 @@ from made_up import K, made, rows, scored
 
 import jaxsppl
 from jaxsppl.errors import AuditError
-from jaxsppl.sweep import engine
+from jaxsppl.sweep import engine, parts
 from jaxsppl.sweep.audit import audit, point_at
 from jaxsppl.sweep.data import TokenArrays, token_arrays
-from jaxsppl.sweep.engine import Means
+from jaxsppl.sweep.engine import Means, Sums
 from jaxsppl.sweep.plan import Axis, Plan, make_plan
 
 AXES = (Axis("temperature", (0.5, 1.0, 1.5)), Axis("min_p", (0.0, 0.1)))
@@ -84,14 +84,14 @@ def test_places_count_rows_first() -> None:
 
 
 def test_a_sweep_with_wrong_numbers_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = engine.grid_means
+    exact = parts.grid_sums
 
-    def wrong(*arguments: Any) -> Means:
+    def wrong(plan: Plan, tokens: TokenArrays, *others: Any) -> Sums:
         """The grid, off by a thousandth of a nat."""
-        means = exact(*arguments)
-        return replace(means, nll=means.nll + 1e-3)
+        sums = exact(plan, tokens, *others)
+        return replace(sums, loss=sums.loss + 1e-3 * tokens.n_token)
 
-    monkeypatch.setattr(engine, "grid_means", wrong)
+    monkeypatch.setattr(parts, "grid_sums", wrong)
     with pytest.raises(AuditError, match=r"0\.001 nat.*tolerance 0\.0001"):
         jaxsppl.sweep(made(), {"temperature": [0.5, 1.0, 1.5]}, tail="drop", level="factored")
     lenient = jaxsppl.sweep(
