@@ -6,7 +6,7 @@ once. A file is seen as `Contents`, plain arrays with named dimensions, which `j
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ Array = npt.NDArray[Any]
 # llama-server sums float32 probabilities one after another; the sum over the vocabulary is off by
 # up to 6e-4 (measured), so a sum of the listed ones may exceed 1 by that much and not more.
 MASS_TOLERANCE = 1e-3
+# Tokens that are checked at once: a check takes several times their memory.
+_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True)
@@ -267,11 +269,26 @@ def check_harvest(contents: Contents, name: str) -> None:
             raise SchemaError(f"{name}: '{variable}' holds {values.dtype}, expected {spec.dtype}")
     if contents.sizes["token"] == 0 or contents.sizes["document"] == 0:
         raise SchemaError(f"{name}: it holds no tokens; harvest at least one passage")
-    _check_harvest_values(contents, name)
+    for first in range(0, contents.sizes["token"], _AT_ONCE):
+        # With the token before, so that the order across parts is seen too.
+        begin = max(first - 1, 0)
+        _check_tokens(_tokens(contents, slice(begin, first + _AT_ONCE)), name, begin)
+    names = [str(value) for value in contents.array("document").tolist()]
+    if len(set(names)) != len(names):
+        raise SchemaError(f"{name}: two documents have the same name")
 
 
-def _check_harvest_values(contents: Contents, name: str) -> None:
-    """Check the laws between the variables of a harvest."""
+def _tokens(contents: Contents, where: slice) -> Contents:
+    """Return some of the tokens, with all that does not depend on them."""
+    variables = {
+        name: (dims, values[where] if dims[:1] == ("token",) else values)
+        for name, (dims, values) in contents.variables.items()
+    }
+    return replace(contents, variables=variables)
+
+
+def _check_tokens(contents: Contents, name: str, begin: int) -> None:
+    """Check the laws between the variables of some tokens, the first of which is `begin`."""
     top = contents.array("top_logprob").astype(np.float64)
     ids = contents.array("top_token_id")
     actual = contents.array("token_logprob").astype(np.float64)
@@ -324,14 +341,11 @@ def _check_harvest_values(contents: Contents, name: str) -> None:
     ]  # fmt: skip
     for sentence, wrong in rules:
         if np.any(wrong):
-            where = f" at token {int(np.argmax(wrong))}" if np.ndim(wrong) else ""
+            where = f" at token {begin + int(np.argmax(wrong))}" if np.ndim(wrong) else ""
             # What a cut along rank or document leaves behind; files are guarded by a digest.
             cut = sentence.startswith(("rank is", "token_rank is not", "document_index is"))
             remedy = "cut it along token only or" if cut else "the file is damaged,"
             raise SchemaError(f"{name}: {sentence}{where}; {remedy} harvest it again")
-    names = [str(value) for value in contents.array("document").tolist()]
-    if len(set(names)) != len(names):
-        raise SchemaError(f"{name}: two documents have the same name")
 
 
 def _statistics_rules(contents: Contents, actual: Array) -> list[tuple[str, Any]]:
