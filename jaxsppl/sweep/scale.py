@@ -69,8 +69,10 @@ def _client(dask: str) -> Generator["Client"]:
         if kind == "local":
             if not number.isdigit() or not 1 <= int(number) <= 1024:
                 raise ConfigError(f"dask: '{dask}' is not allowed; write local:4 for 4 processes")
-            quiet: dict[str, Any] = {"dashboard_address": None}
-            cluster = LocalCluster(n_workers=int(number), threads_per_worker=1, **quiet)
+            # Dask's page for people on any free port: its usual one may be another cluster's.
+            cluster = LocalCluster(
+                n_workers=int(number), threads_per_worker=1, dashboard_address="127.0.0.1:0"
+            )
             place: dict[str, Any] = {"address": stack.enter_context(cluster)}
         elif "://" in dask:
             place = {"address": dask}

@@ -22,7 +22,7 @@ GRID = {
 @pytest.fixture(scope="module")
 def cluster() -> Generator[LocalCluster]:
     with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
     ) as one:
         yield one
 
