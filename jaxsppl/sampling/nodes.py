@@ -105,7 +105,7 @@ def layout(alpha: np.ndarray, beta: np.ndarray, epsilon: np.ndarray, refine: flo
     width_last = float(np.log(stop_last - LEFT))
 
     def count(length: float, step: float) -> int:
-        # An odd number of nodes would cost four times as much: XLA then makes no vector code.
+        # An odd number of nodes would cost several times as much: XLA then makes no vector code.
         return 16 * int(np.ceil((max(length, step) / step + WINDOW) / 16))
 
     return Layout(
