@@ -11,6 +11,10 @@ from jaxsppl import parameters
 from jaxsppl.errors import ConfigError
 from jaxsppl.schema import Array
 
+# Units (documents or groups) below which an interval may hold the truth less often than it says:
+# `docs/statistics.md` has how often.
+FEW_UNITS = 10
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -121,6 +125,9 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     samplers : dict of str to list of str, or None
         Parameters that each compared sampler may move; by default each truncation with
         temperature, and the Beta draw.
+    cluster : {"group", "document"}
+        What is drawn and held out whole: the groups of the documents where a harvest has them; or
+        every document by itself.
     """
 
     split: Literal["folds", "test"] = "folds"
@@ -131,6 +138,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     confidence: float = 0.95
     detect: float = 0.01
     samplers: dict[str, list[str]] | None = None
+    cluster: Literal["group", "document"] = "group"
 
     def check(self, where: str = "") -> None:
         """Raise a ConfigError for a value that is not allowed."""
@@ -141,6 +149,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "resamples": (100 <= self.resamples <= 100_000, "from 100 to 100000"),
             "confidence": (0.5 <= self.confidence < 1, "from 0.5 to below 1"),
             "detect": (self.detect > 0, "above 0"),
+            "cluster": (self.cluster in ("group", "document"), "'group' or 'document'"),
         }
         for name, (allowed, words) in rules.items():
             if not allowed:
