@@ -297,10 +297,19 @@ def test_compiled_programs_are_kept_for_the_next_command(
     cache = place / "cache"
     for name in [name for name in os.environ if name.startswith("JAX_")]:
         monkeypatch.delenv(name)
-    first, again = (jaxsppl("sweep", "c.toml", JAXSPPL_CACHE=str(cache)) for _ in range(2))
+    first = jaxsppl("sweep", "c.toml", JAXSPPL_CACHE=str(cache))
+    kept = {file: file.stat().st_mtime_ns for file in (cache / "compiled").rglob("*-cache")}
+    assert len(kept) > 1
+    # What a kill leaves: one that has no time yet. Another one has to be stored beside it.
+    torn, absent = list(kept)[:2]
+    torn.write_bytes(torn.read_bytes()[:99])
+    for file in (absent, *(Path(str(one)[: -len("cache")] + "atime") for one in (torn, absent))):
+        file.unlink()
+    again = jaxsppl("sweep", "c.toml", JAXSPPL_CACHE=str(cache))
     assert first.returncode == again.returncode == 0, first.stderr + again.stderr
     assert first.stdout == again.stdout
-    assert len(list((cache / "compiled").rglob("*-cache"))) > 0
+    made = {file for file, when in kept.items() if file.stat().st_mtime_ns != when}
+    assert made == {torn, absent}
     (place / "file").write_text("no folder")
     without = jaxsppl("sweep", "c.toml", JAXSPPL_CACHE=str(place / "file"))
     assert (without.returncode, without.stdout) == (0, first.stdout)

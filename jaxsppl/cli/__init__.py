@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 INTERRUPTED = 130
@@ -60,11 +61,21 @@ def _keep_compiled() -> None:
     folder = cache_folder() / "compiled" / platform.node()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _drop_unfinished(folder)
     except OSError:  # a home that cannot be written costs time, and no more
         return
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**29))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+
+
+def _drop_unfinished(folder: Path) -> None:
+    """Remove compiled programs that a killed writer left; beside one JAX can keep no other."""
+    names = {file.name for file in folder.iterdir()}
+    for name in names:
+        key = name.removesuffix("-cache")
+        if key != name and f"{key}-atime" not in names:
+            (folder / name).unlink(missing_ok=True)
 
 
 def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
