@@ -58,6 +58,11 @@ class Choice:
         """Whether the smallest nll is best, and nothing else matters."""
         return not self.ood_weight and self.ood_max is None and self.nll_max is None
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether only some points are allowed."""
+        return self.ood_max is not None or self.nll_max is not None
+
     def words(self) -> str:
         """Return the objective in words."""
         if self.nll_max is not None:

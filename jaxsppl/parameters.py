@@ -40,6 +40,10 @@ class Parameter:
         Values other than the neutral one lie above it.
     usual : tuple of float
         Values that people set, for an enumeration.
+    search : tuple of float, or None
+        Limits of a search by gradient; None where the objective is piecewise constant in it.
+    by_log : bool
+        Whether such a search moves its logarithm.
     """
 
     name: str
@@ -53,6 +57,8 @@ class Parameter:
     switch: str = ""
     on_above: float | None = None
     usual: tuple[float, ...] = ()
+    search: tuple[float, float] | None = None
+    by_log: bool = False
 
     def check(self, values: Iterable[float], where: str) -> list[float]:
         """Return the values as floats, or say which one is not allowed.
@@ -123,25 +129,26 @@ def _table(*parameters: Parameter) -> dict[str, Parameter]:
 
 PARAMETERS: dict[str, Parameter] = _table(
     Parameter(
-        "temperature", "temperature", 1.0, 0.0, 100.0, "divides the log-probabilities; 0 is greedy"
+        "temperature", "temperature", 1.0, 0.0, 100.0, "divides the log-probabilities; 0 is greedy",
+        search=(0.05, 5.0), by_log=True,
     ),
     Parameter(
         "dynatemp_range", "temperature", 0.0, 0.0, 100.0,
         "how far entropy moves the temperature up and down; 0 is off",
-        usual=(0.0, 0.25, 0.5, 0.75, 1.0),
+        usual=(0.0, 0.25, 0.5, 0.75, 1.0), search=(0.0, 2.0),
     ),
     Parameter(
         "dynatemp_exponent", "temperature", 1.0, 0.0, 100.0, "bends the way from entropy to it",
-        switch="dynatemp_range", usual=(0.5, 1.0, 2.0),
+        switch="dynatemp_range", usual=(0.5, 1.0, 2.0), search=(0.1, 10.0), by_log=True,
     ),
     Parameter(
         "smoothing_factor", "smoothing", 0.0, 0.0, 100.0,
         "new logits fall with the squared distance from the likeliest; 0 is off",
-        usual=(0.0, 0.1, 0.2, 0.3, 0.5, 1.0),
+        usual=(0.0, 0.1, 0.2, 0.3, 0.5, 1.0), search=(0.01, 10.0), by_log=True,
     ),
     Parameter(
         "smoothing_curve", "smoothing", 1.0, 1.0, 3.0, "how much of that is cubic; 1 is none",
-        switch="smoothing_factor", usual=(1.0, 1.5, 2.0, 3.0),
+        switch="smoothing_factor", usual=(1.0, 1.5, 2.0, 3.0), search=(1.0, 3.0),
     ),
     Parameter(
         "top_k", "top_k", 0.0, 0.0, 2**31 - 1, "keeps the k likeliest; 0 is off", integer=True,
@@ -168,7 +175,7 @@ PARAMETERS: dict[str, Parameter] = _table(
     Parameter(
         "xtc_probability", "xtc", 0.0, 0.0, 1.0,
         "how often all but the last of the tokens above the threshold are left out",
-        usual=(0.0, 0.1, 0.25, 0.5),
+        usual=(0.0, 0.1, 0.25, 0.5), search=(0.0, 1.0),
     ),
     Parameter(
         "xtc_threshold", "xtc", 0.1, 0.0, 1.0, "the threshold; above 0.5 is off",
@@ -213,10 +220,16 @@ PARAMETERS: dict[str, Parameter] = _table(
     Parameter(
         "skew", "skew", 0.0, -10.0, 10.0,
         "raises the drawn point to exp(-s): s > 0 favours the tail",
-        usual=(-0.5, -0.2, 0.0, 0.2, 0.5),
+        usual=(-0.5, -0.2, 0.0, 0.2, 0.5), search=(-3.0, 3.0),
     ),
-    Parameter("alpha", "draw", 1.0, 0.0, 1e3, "first shape of the Beta draw", open_lower=True),
-    Parameter("beta", "draw", 1.0, 0.0, 1e3, "second shape of the Beta draw", open_lower=True),
+    Parameter(
+        "alpha", "draw", 1.0, 0.0, 1e3, "first shape of the Beta draw", open_lower=True,
+        search=(0.05, 50.0), by_log=True,
+    ),
+    Parameter(
+        "beta", "draw", 1.0, 0.0, 1e3, "second shape of the Beta draw", open_lower=True,
+        search=(0.05, 50.0), by_log=True,
+    ),
     Parameter(
         "epsilon", "objective", 0.01, 0.0, 1.0, "probabilities below count as it", open_lower=True
     ),
@@ -287,6 +300,16 @@ def parameter(name: str, where: str = "grid") -> Parameter:
         near = suggest(str(name), PARAMETERS)
         raise ConfigError(f"{where}: there is no parameter '{name}'; {near}")
     return PARAMETERS[name]
+
+
+def is_smooth(name: str) -> bool:
+    """Return whether a parameter can be searched by gradient."""
+    return parameter(name).search is not None
+
+
+def by_log(names: Iterable[str]) -> list[bool]:
+    """Return which of some smooth parameters are searched in their logarithms."""
+    return [PARAMETERS[name].by_log for name in names]
 
 
 def stage_names() -> list[str]:

@@ -26,10 +26,10 @@ from scipy.special import betainc
 
 import jaxsppl
 from jaxsppl.demo import shipped_harvests
+from jaxsppl.parameters import PARAMETERS
 from jaxsppl.store import harvests
 from jaxsppl.sweep.data import TokenArrays, token_arrays
 from jaxsppl.sweep.optimize import POOLED
-from jaxsppl.sweep.starts import BOUNDS
 
 LEDGER = Path(__file__).parent / "benchmarks.jsonl"
 EPSILON = 0.01
@@ -60,7 +60,7 @@ def nll(place: np.ndarray, tokens: Sequence[TokenArrays]) -> float:
 
 def scipy_search(tokens: Sequence[TokenArrays], starts: np.ndarray) -> tuple[np.ndarray, float]:
     """Return (start,) the nll where SciPy stops, and the seconds that a start takes."""
-    box = np.log([BOUNDS[name] for name in OVER])
+    box = np.log([PARAMETERS[name].search for name in OVER])
     began = time.perf_counter()
     found = [
         minimize(nll, np.log(start), args=(tokens,), method="L-BFGS-B", bounds=box).fun

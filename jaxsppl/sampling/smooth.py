@@ -2,9 +2,9 @@
 
 The sums over ranks are masked sums and not differences of prefix sums: one fused pass over the
 ranks, five times as fast where a single point is wanted. The derivative goes forward, one direction
-for the temperature through the ranks and none for alpha and beta, which enter after them; the
-reverse mode would keep and scatter (token, rank) arrays. The parameters of truncations have no
-place here: their derivative is zero almost everywhere.
+through the ranks for each parameter of the chain and none for alpha and beta, which enter after
+them; the reverse mode would keep and scatter (token, rank) arrays. The parameters of truncations
+have no place here: their derivative is zero almost everywhere.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxsppl.sampling import kept as left
@@ -22,7 +23,8 @@ from jaxsppl.sampling.candidates import Candidates
 from jaxsppl.sampling.draw import Interval, skewed
 from jaxsppl.sampling.kept import Kept
 
-SMOOTH = ("temperature", "alpha", "beta")
+# Parameters of the draw, which come after the chain.
+_DRAW = ("alpha", "beta")
 
 
 class Losses(NamedTuple):
@@ -43,15 +45,42 @@ class Losses(NamedTuple):
     is_ood: Array
 
 
-class Masses(NamedTuple):
-    """Kept mass before, on and after the actual token, all in one unit.
+class Shares(NamedTuple):
+    """Being out of distribution, with its edge blurred so that it has a derivative.
 
-    (token,), or (branch, token) where the chain tosses a coin.
+    Attributes
+    ----------
+    share : Array
+        (token,) from 0 to 1.
+    slope : Array
+        (parameter, token) its derivative in each smooth parameter.
     """
+
+    share: Array
+    slope: Array
+
+
+class Masses(NamedTuple):
+    """Kept mass before, on and after the actual token, all in one unit."""
 
     before: Array
     own: Array
     after: Array
+
+
+class Branches(NamedTuple):
+    """The outcomes of the coins that a chain tosses; one where it tosses none.
+
+    Attributes
+    ----------
+    masses : Masses
+        (branch, token) each.
+    weight : Array
+        (branch,), of sum 1.
+    """
+
+    masses: Masses
+    weight: Array
 
 
 class Chances(NamedTuple):
@@ -89,8 +118,7 @@ def split_chain(chain: Sequence[str], over: Sequence[str]) -> tuple[tuple[str, .
     """
     names = tuple(chain)
     varies = [
-        stages.STAGES[name].branches or set(stages.STAGES[name].parameters) & set(over)
-        for name in names
+        stages.STAGES[name].branches or stages.given(name, dict.fromkeys(over)) for name in names
     ]
     at = next((place for place, one in enumerate(varies) if one), len(names))
     return names[:at], names[at:]
@@ -172,8 +200,8 @@ def masses_along(
     chain: Sequence[str],
     values: Mapping[str, Array],
     over: Sequence[str],
-) -> tuple[Masses, Masses, Array | None]:
-    """Return each token's masses, and their derivatives in the temperature.
+) -> tuple[Branches, Branches]:
+    """Return each token's masses, and their derivatives in the parameters of the chain.
 
     Parameters
     ----------
@@ -190,29 +218,28 @@ def masses_along(
 
     Returns
     -------
-    tuple
-        Masses; their derivatives, zeros unless the temperature varies; and (branch,) the weights
-        of the branches, None where there is one.
+    tuple of Branches
+        The branches; and their derivatives, with a last axis for `over`: 0 for alpha and beta,
+        which come later.
     """
+    names = [name for name in over if name not in _DRAW]
+    places = np.asarray([over.index(name) for name in names], int)
 
-    def at(temperature: Array | None) -> tuple[Masses, Array]:
-        changed = {} if temperature is None else {"temperature": temperature}
+    def at(varied: Array) -> tuple[Branches, Branches]:
+        changed = {name: varied[index] for index, name in enumerate(names)}
         branches = stages.run_branches(block, chain, {**values, **changed}, kept)
-        places = [masses(left.one_scenario(b.kept, tails.ESTIMATE), block) for b in branches]
-        if len(places) == 1:
-            return places[0], jnp.ones(1)
-        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *places)
-        return stacked, jnp.stack([branch.weight for branch in branches])
+        each = [masses(left.one_scenario(b.kept, tails.ESTIMATE), block) for b in branches]
+        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *each)
+        result = Branches(stacked, jnp.stack([branch.weight for branch in branches]))
+        return result, result
 
-    if "temperature" not in over:
-        place, share = at(None)
-        along = Masses(*(jnp.zeros_like(part) for part in place))
-    else:
-        temperature = values["temperature"]
-        place, along, share = jax.jvp(
-            at, (temperature,), (jnp.ones_like(temperature),), has_aux=True
-        )
-    return place, along, share if place.own.ndim > 1 else None
+    def widen(leaf: Array) -> Array:
+        """Put the derivatives where `over` has their parameters."""
+        wide = jnp.zeros((*leaf.shape[:-1], len(over)), leaf.dtype)
+        return wide.at[..., places].set(leaf)
+
+    along, place = jax.jacfwd(at, has_aux=True)(jnp.asarray([values[name] for name in names]))
+    return place, jax.tree.map(widen, along)
 
 
 def losses(chances: Chances, values: Mapping[str, Array]) -> Losses:
@@ -242,18 +269,35 @@ def losses(chances: Chances, values: Mapping[str, Array]) -> Losses:
     return Losses(loss, slope, above < 0)
 
 
+def blurred_shares(chances: Chances, values: Mapping[str, Array], width: Array) -> Shares:
+    """Return how far each token is out of distribution: sigmoid(log(epsilon / p) / width).
+
+    Parameters
+    ----------
+    chances : Chances
+        From `log_probabilities`.
+    values : mapping of str to Array
+        `epsilon`.
+    width : Array
+        () of the edge [nat], above 0.
+
+    Returns
+    -------
+    Shares
+    """
+    above = chances.log_mass - jnp.log(values["epsilon"])
+    share = jnp.where(chances.is_kept, jax.nn.sigmoid(-above / width), 1.0)
+    return Shares(share, -share * (1.0 - share) / width * chances.slope)
+
+
 def log_probabilities(
-    place: Masses,
-    along: Masses,
-    share: Array | None,
-    values: Mapping[str, Array],
-    over: Sequence[str],
+    place: Branches, along: Branches, values: Mapping[str, Array], over: Sequence[str]
 ) -> Chances:
     """Return what the draw gives each token.
 
     Parameters
     ----------
-    place, along, share
+    place, along : Branches
         From `masses_along`.
     values : mapping of str to Array
         () value of each parameter; alpha and beta that are missing are 1.
@@ -264,37 +308,33 @@ def log_probabilities(
     -------
     Chances
     """
-    some = place.own > 0
+    some = place.masses.own > 0
     # A token that was cut gets a harmless interval, so that no NaN hides behind a `where`.
-    safe = Masses(*(jnp.where(some, p, n) for p, n in zip(place, (0.0, 1.0, 0.0), strict=True)))
-    along = Masses(*(jnp.where(some, part, 0.0) for part in along))
-    log_mass, slopes = _log_probability(safe, along, values, over)
-    slope = jnp.stack(slopes) if slopes else jnp.zeros((0, *log_mass.shape))
-    if share is None:
-        return Chances(log_mass, slope, some)
-    part = jnp.where(some, share[:, None] * jnp.exp(log_mass), 0.0)
-    total = part.sum(axis=0)
+    harmless = Masses(jnp.zeros(()), jnp.ones(()), jnp.zeros(()))
+    safe = jax.tree.map(lambda part, other: jnp.where(some, part, other), place.masses, harmless)
+    change = jax.tree.map(lambda part: jnp.where(some[..., None], part, 0.0), along.masses)
+    log_mass, slope = _log_probability(safe, change, values, over)
+    if len(place.weight) == 1:
+        return Chances(log_mass[0], slope[:, 0], some[0])
+    mass = jnp.where(some, jnp.exp(log_mass), 0.0)
+    total = place.weight @ mass
     is_kept = total > 0
+    change = along.weight.T @ mass + (slope * (place.weight[:, None] * mass)).sum(axis=1)
     total = jnp.where(is_kept, total, 1.0)
-    return Chances(jnp.log(total), (slope * part).sum(axis=-2) / total, is_kept)
+    return Chances(jnp.log(total), jnp.where(is_kept, change / total, 0.0), is_kept)
 
 
 def _log_probability(
     place: Masses, along: Masses, values: Mapping[str, Array], over: Sequence[str]
-) -> tuple[Array, list[Array]]:
-    """Return the log-probability that the draw gives each token, and its derivatives."""
-    zero = jnp.zeros_like(place.own)
+) -> tuple[Array, Array]:
+    """Return (branch, token) log-probabilities, and (parameter, branch, token) derivatives."""
+    along = Masses(*(jnp.moveaxis(part, -1, 0) for part in along))
     if "alpha" not in values and "beta" not in values:
         total = place.before + place.own + place.after
-        slope = along.own / place.own - (along.before + along.own + along.after) / total
-        return jnp.log(place.own / total), [slope for _ in over]
-    one, none = jnp.ones(()), jnp.zeros(())
-    log_mass, linear = jax.linearize(
-        log_beta_mass, *place, values.get("alpha", one), values.get("beta", one)
-    )
-    directions = {
-        "temperature": (*along, none, none),
-        "alpha": (zero, zero, zero, one, none),
-        "beta": (zero, zero, zero, none, one),
-    }
-    return log_mass, [linear(*directions[name]) for name in over]
+        change = along.before + along.own + along.after
+        return jnp.log(place.own / total), along.own / place.own - change / total
+    one = jnp.ones(())
+    shapes = [values.get(name, one) for name in _DRAW]
+    log_mass, linear = jax.linearize(log_beta_mass, *place, *shapes)
+    is_own = [jnp.asarray([float(name == shape) for name in over]) for shape in _DRAW]
+    return log_mass, jax.vmap(linear)(*along, *is_own)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxsppl import schema
+from jaxsppl import parameters, schema
 from jaxsppl.sweep import levels
 from jaxsppl.sweep.resident import Resident
 from jaxsppl.sweep.search import Ends, Problem
@@ -65,4 +65,5 @@ def standard_errors(
     deviation = np.sqrt(np.diag(covariance))
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = covariance / np.outer(deviation, deviation)
-    return Errors(np.exp(place) * deviation, correlation)
+    scale = np.where(parameters.by_log(problem.smooth), np.exp(place), 1.0)
+    return Errors(scale * deviation, correlation)

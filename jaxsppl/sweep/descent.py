@@ -19,8 +19,8 @@ from jax import Array, lax
 from jaxsppl import schema
 
 METHODS = ("lbfgs", "adam")
-STATUS = ("converged", "at a bound", "out of steps", "not finite")
-CONVERGED, AT_BOUND, OUT_OF_STEPS, NOT_FINITE = range(4)
+STATUS = ("converged", "at a bound", "out of steps", "not finite", "beyond the limit")
+CONVERGED, AT_BOUND, OUT_OF_STEPS, NOT_FINITE, BEYOND = range(5)
 _RUNNING = -1
 
 _MEMORY = 8

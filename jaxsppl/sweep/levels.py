@@ -140,7 +140,7 @@ def climb(problem: Problem, resident: Resident, places: schema.Array, chosen: sc
             ends = _off_the_flat(problem, resident, ends, chosen, level)
         steps = steps + ends.n_step[group]
         first, member = search.same_place(
-            ends.place, ends.nll, chosen, level.same_place, level.same_value
+            ends.place, ends.value, chosen, level.same_place, level.same_value
         )
         group = member[group]
         places, chosen, memory = ends.place[first], chosen[first], ends.take(first).memory
@@ -176,14 +176,14 @@ def _off_the_flat(
 ) -> Ends:
     """Search once more from where almost no token has a slope."""
     slopes = np.trace(ends.outer, axis1=1, axis2=2)
-    flat = np.flatnonzero(np.isfinite(ends.nll) & (slopes < _FLAT_SLOPE))
+    flat = np.flatnonzero(np.isfinite(ends.value) & (slopes < _FLAT_SLOPE))
     if not flat.size:
         return ends
     softer = _descend(problem, resident, ends.place[flat], chosen[flat], _FLAT, None)
     again = _descend(problem, resident, softer.place, chosen[flat], level, None)
     again = replace(again, n_step=again.n_step + softer.n_step + ends.n_step[flat])
     for at, index in enumerate(flat):
-        if again.nll[at] < ends.nll[index]:
+        if again.value[at] < ends.value[index]:
             ends = ends.replaced(int(index), again, at)
     return ends
 
@@ -192,14 +192,14 @@ def _through_valley(
     problem: Problem, resident: Resident, ends: Ends, chosen: schema.Array
 ) -> tuple[Ends, schema.Array]:
     """Move the ends in a valley to its lowest point, best first; count the evaluations of each."""
-    extra = np.zeros(len(ends.nll), np.int64)
-    is_seen = ~np.isfinite(ends.nll)
+    extra = np.zeros(len(ends.value), np.int64)
+    is_seen = ~np.isfinite(ends.value)
     for _ in range(_VALLEYS):
         if is_seen.all() or problem.max_steps < _POINTS:
             break
-        best = int(np.argmin(np.where(is_seen, np.inf, ends.nll)))
+        best = int(np.argmin(np.where(is_seen, np.inf, ends.value)))
         # A valley whose end is higher by more than the kinks are deep cannot win.
-        if ends.nll[best] > np.nanmin(ends.nll) + _DEPTH:
+        if ends.value[best] > np.nanmin(ends.value) + _DEPTH:
             break
         is_seen[best] = True
         curvature = curvature_at(problem, resident, ends.place[best], chosen[best])
@@ -207,15 +207,15 @@ def _through_valley(
             continue
         curves, directions = curvature.axes
         found = _scan(problem, resident, ends.place[best], chosen[best], curves, directions)
-        lowest = int(np.argmin(np.where(np.isfinite(found.nll), found.nll, np.inf)))
+        lowest = int(np.argmin(np.where(np.isfinite(found.value), found.value, np.inf)))
         away = ends.place - ends.place[best]
         rise = 0.5 * (curves * (away @ directions.T) ** 2).sum(axis=1)
         apart = np.abs(away[:, ~curvature.free]).max(axis=1, initial=0.0)
         inside = (rise <= _RISE) & (apart < 1e-9) & (chosen == chosen[best]).all(axis=1)
-        inside &= np.isfinite(ends.nll)
+        inside &= np.isfinite(ends.value)
         extra[inside] += 2 * _POINTS + int(found.n_step.sum())
         is_seen |= inside
-        for index in np.flatnonzero(inside & (ends.nll > found.nll[lowest])):
+        for index in np.flatnonzero(inside & (ends.value > found.value[lowest])):
             ends = ends.replaced(int(index), found, lowest)
     return ends, extra
 
@@ -237,7 +237,7 @@ def _scan(
     for _ in range(2):
         seen = search.run(problem, resident, line, rows, max_steps=1)
         across = seen.slope @ directions[1:].T
-        promise = seen.nll - 0.5 * (across**2 / curves[1:]).sum(axis=1)
+        promise = seen.value - 0.5 * (across**2 / curves[1:]).sum(axis=1)
         # To the floor of the valley, no further than the curvature can be trusted.
         shift = np.clip(-(across / curves[1:]), -0.3, 0.3) @ directions[1:]
         line = np.clip(line + shift, problem.lower, problem.upper)

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxsppl import parameters, schema, store
+from jaxsppl.choice import Choice
 from jaxsppl.errors import AuditError, ConfigError, suggest
 from jaxsppl.sampling.precision import float64
-from jaxsppl.sweep import curvature, descent, levels, resident, search
+from jaxsppl.sweep import curvature, descent, limits, resident, search
 from jaxsppl.sweep import starts as starting
 from jaxsppl.sweep.data import TokenArrays, check_tail, token_arrays, usable_top_k
 from jaxsppl.sweep.engine import direct_means, usable_point
 from jaxsppl.sweep.needs import check_needs
 from jaxsppl.sweep.optimum_file import Found, labelled
-from jaxsppl.sweep.search import Problem
+from jaxsppl.sweep.search import Ends, Problem
 from jaxsppl.sweep.starts import Space
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def optimize(
     dialect: str = parameters.DEFAULT_DIALECT,
     epsilon: float = 0.01,
     tail: str = "bound",
+    choice: Choice | None = None,
     starts: int = 32,
     seed: int = 0,
     pooled: bool = False,
@@ -53,15 +55,15 @@ def optimize(
     memory_mib: int = 1024,
     progress: Callable[[int, int], None] | None = None,
 ) -> "xr.Dataset":
-    """Find the parameters of the smallest nll, from many starts.
+    """Find the best parameters, those of the smallest nll by default, from many starts.
 
     Parameters
     ----------
     harvests : dataset, path, glob, or an iterable of these
         As for `jaxsppl.open_harvest`; each is optimized for itself.
     over : sequence of str
-        Parameters that are optimized: temperature, alpha and beta by gradient, the others by
-        enumeration of `values`.
+        Parameters that are optimized: temperature, dynatemp, smoothing, skew, xtc_probability,
+        alpha and beta by gradient, the others by enumeration of `values`.
     fixed : mapping of str to float, optional
         Parameters that are held; those that are not named are neutral.
     chain : sequence of str, optional
@@ -72,6 +74,9 @@ def optimize(
         Smallest probability that counts as itself.
     tail : {"bound", "drop"}
         Whether the unseen tail is modelled, or taken for absent.
+    choice : Choice, optional
+        What is best: the smallest nll by default; a sum with ood; or the least of one of the two
+        within a limit on the other.
     starts : int
         Number of starts: neutral, the best points of a coarse grid, and a Latin hypercube. With
         enumerated parameters they are shared out over the combinations, at least two to each.
@@ -85,7 +90,8 @@ def optimize(
     max_steps : int
         Most evaluations of a start on all tokens.
     bounds : mapping of str to (float, float), optional
-        Limits of temperature (0.05 to 5 by default), alpha and beta (0.05 to 50).
+        Limits of parameters that are searched by gradient; their own by default, as temperature
+        from 0.05 to 5, alpha and beta from 0.05 to 50.
     values : mapping of str to sequence of float, optional
         Values of the enumerated parameters instead of the built-in ones.
     memory_mib : int
@@ -102,7 +108,7 @@ def optimize(
     Raises
     ------
     ConfigError
-        For an argument that is not allowed.
+        For an argument that is not allowed, or a limit that no start can keep.
     SchemaError
         When a harvest is not what its schema says.
     PlanError
@@ -112,6 +118,8 @@ def optimize(
     """
     _check_numbers(starts, seed, max_steps, memory_mib)
     check_tail(tail)
+    choice = choice or Choice()
+    choice.check()
     parameters.parameter("epsilon").check([epsilon], "epsilon")
     if method not in descent.METHODS:
         raise ConfigError(f"method: '{method}' is not there; {suggest(method, descent.METHODS)}")
@@ -123,8 +131,8 @@ def optimize(
     if pooled:
         tokens += _pools(tokens)
     for one in tokens:
-        limits = dict(zip(space.smooth, map(list, space.bounds), strict=True))
-        check_needs(one, stages, usable_top_k(one, _axes(space), tail) | limits, tail)
+        box = dict(zip(space.smooth, map(list, space.bounds), strict=True))
+        check_needs(one, stages, usable_top_k(one, _axes(space), tail) | box, tail)
     problem = Problem(
         chain=stages,
         smooth=space.smooth,
@@ -132,6 +140,7 @@ def optimize(
         fixed={**space.fixed, "epsilon": epsilon},
         lower=space.lower,
         upper=space.upper,
+        choice=choice,
         method=method,
         max_steps=max_steps,
         tolerance=_TOLERANCE,
@@ -197,8 +206,8 @@ def _find(
     with float64():
         data = resident.make_resident(tokens, size, n_block, tail)
         places, chosen = _starts(problem, data, space, starts, rng, tokens)
-        ends = levels.climb(problem, data, places, chosen)
-        best = int(np.argmin(np.where(np.isfinite(ends.nll), ends.nll, np.inf)))
+        ends = limits.climb(problem, data, places, chosen, tokens.n_token)
+        best = _best(problem, ends, tokens)
         errors = curvature.standard_errors(
             problem, data, ends.take(np.asarray([best])), chosen[[best]], tokens.n_token
         )
@@ -212,7 +221,21 @@ def _find(
         )
     _LOG.info("%s: best %s", tokens.label, point)
     initial = space.values(places, chosen)
-    return Found(tokens, initial, optimum, ends, best, exact, errors)
+    is_plain = problem.choice.is_plain
+    return Found(tokens, initial, optimum, ends, best, exact, errors, is_plain)
+
+
+def _best(problem: Problem, ends: Ends, tokens: TokenArrays) -> int:
+    """Return the best start."""
+    values = np.where(np.isnan(ends.value), np.inf, ends.value)
+    best = int(np.argmin(values))
+    if problem.choice.is_limited and np.isinf(values[best]):
+        least = np.nanmin(ends.nll if problem.choice.nll_max is not None else ends.ood)
+        raise ConfigError(
+            f"{tokens.label}: {problem.choice.words()}: no start comes within this limit; the "
+            f"smallest that one ended at is {least:.4g}"
+        )
+    return best
 
 
 def _starts(
@@ -235,5 +258,5 @@ def _starts(
         around = search.run(
             problem, data, grid, np.repeat(row[None], len(grid), axis=0), n_block=1, max_steps=1
         )
-        places.append(starting.starting_places(space, around.nll, each, rng))
+        places.append(starting.starting_places(space, around.value, each, rng))
     return np.concatenate(places), np.repeat(rows, each, axis=0)

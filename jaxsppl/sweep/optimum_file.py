@@ -23,6 +23,7 @@ SAME = 1e-6
 _WORDS: dict[str, tuple[str, str]] = {
     "initial": ("1", "parameters of the start"),
     "optimum": ("1", "parameters where the search from that start ended"),
+    "goal": ("1", "what was minimised, there: see the attribute objective"),
     "nll": ("nat/token", "epsilon-clipped negative log-likelihood there, on all tokens"),
     "ood": ("1", "share of tokens whose probability there is below epsilon"),
     "status": ("", "how the search ended: " + ", ".join(descent.STATUS)),
@@ -33,8 +34,8 @@ _WORDS: dict[str, tuple[str, str]] = {
     "best_nll_lower": ("nat/token", "its favourable bracket of the unseen tail"),
     "best_nll_upper": ("nat/token", "its unfavourable bracket of the unseen tail"),
     "best_ood": ("1", "its out-of-distribution share, by the direct definition"),
-    "n_at_best": ("1", "starts within 1e-6 nat/token of the best"),
-    "n_basin": ("1", "different optima that were reached, 1e-6 nat/token apart or more"),
+    "n_at_best": ("1", "starts within 1e-6 of the best, in the goal"),
+    "n_basin": ("1", "different optima that were reached, 1e-6 apart or more in the goal"),
     "std_error": ("1", "standard error of the best value from the curvature, tokens independent"),
     "correlation": ("1", "correlation of the errors of two parameters"),
     "n_token": ("1", "scored tokens"),
@@ -61,6 +62,8 @@ class Found:
         The best start by the direct definition.
     errors : Errors
         Of its smooth parameters.
+    is_plain : bool
+        Whether the smallest nll was sought, and nothing else.
     """
 
     tokens: TokenArrays
@@ -70,6 +73,7 @@ class Found:
     best: int
     exact: Means
     errors: curvature.Errors
+    is_plain: bool
 
 
 def labelled(
@@ -105,7 +109,7 @@ def labelled(
     pair, start, parameter = ("model", "dataset"), ("start",), ("parameter",)
     dims: dict[str, tuple[str, ...]] = {
         **dict.fromkeys(("initial", "optimum"), (*pair, *start, *parameter)),
-        **dict.fromkeys(("nll", "ood", "status", "n_step", "basin"), (*pair, *start)),
+        **dict.fromkeys(("goal", "nll", "ood", "status", "n_step", "basin"), (*pair, *start)),
         **dict.fromkeys(("best_value", "std_error"), (*pair, *parameter)),
         "correlation": (*pair, *parameter, "other_parameter"),
     }
@@ -142,6 +146,7 @@ def labelled(
         "chain": ",".join(problem.chain),
         "epsilon": problem.fixed["epsilon"],
         "tail": tail,
+        "objective": problem.choice.words(),
         "fixed_json": json.dumps(dict(sorted(space.fixed.items()))),
         "bounds_json": json.dumps(dict(zip(space.smooth, space.bounds, strict=True))),
         "values_json": json.dumps(
@@ -174,7 +179,8 @@ def labelled(
 def _values(found: Found, space: Space, tail: str) -> dict[str, Any]:
     """Return the variables of one harvest."""
     ends = found.ends
-    basin = _basins(ends.nll)
+    basin = _basins(ends.value)
+    goal = np.where(np.isfinite(ends.value), ends.value, np.nan)
     smooth = [space.over.index(name) for name in space.smooth]
     std_error = np.full(len(space.over), np.nan)
     std_error[smooth] = found.errors.std_error
@@ -184,6 +190,7 @@ def _values(found: Found, space: Space, tail: str) -> dict[str, Any]:
     return {
         "initial": found.initial,
         "optimum": found.optimum,
+        **({} if found.is_plain else {"goal": goal}),
         "nll": np.where(np.isfinite(ends.nll), ends.nll, np.nan),
         "ood": np.where(np.isfinite(ends.nll), ends.ood, np.nan),
         "status": [descent.STATUS[status] for status in ends.status.tolist()],
@@ -203,15 +210,15 @@ def _values(found: Found, space: Space, tail: str) -> dict[str, Any]:
     }
 
 
-def _basins(nll: schema.Array) -> schema.Array:
-    """Return the number of the optimum of each start, 0 = the best, -1 = not finite."""
-    basin = np.full(nll.shape, -1, np.int64)
+def _basins(value: schema.Array) -> schema.Array:
+    """Return the number of the optimum of each start, 0 = the best, -1 = no end that counts."""
+    basin = np.full(value.shape, -1, np.int64)
     floor, number = -np.inf, -1
-    for index in np.argsort(np.where(np.isfinite(nll), nll, np.inf), kind="stable"):
-        if not np.isfinite(nll[index]):
+    for index in np.argsort(np.where(np.isfinite(value), value, np.inf), kind="stable"):
+        if not np.isfinite(value[index]):
             break
-        if nll[index] > floor + SAME:
-            floor, number = nll[index], number + 1
+        if value[index] > floor + SAME:
+            floor, number = value[index], number + 1
         basin[index] = number
     return basin
 

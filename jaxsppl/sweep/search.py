@@ -1,8 +1,8 @@
 """Many searches on one harvest in one compiled program.
 
 The program takes a batch of starts, one after another: each stops when it is done, and none can
-touch another. How many blocks of tokens are used, and how soft the kink at epsilon is, are inputs,
-so that every level of `jaxsppl.sweep.levels` runs the same program.
+touch another. How many blocks of tokens are used, how soft the kink at epsilon is, and the goal are
+inputs, so that every level of `jaxsppl.sweep.levels` runs the same program.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,15 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jaxsppl import schema
+from jaxsppl import parameters, schema
+from jaxsppl.choice import Choice
 from jaxsppl.sampling import smooth, stages
 from jaxsppl.sampling.candidates import Candidates
 from jaxsppl.sweep import descent
 from jaxsppl.sweep.descent import Memory, Outcome, Value
+from jaxsppl.sweep.goals import Goal, goals_of
 from jaxsppl.sweep.resident import Resident
 
 # Starts in a call of the program.
 BATCH = 8
+# Width of the edge at epsilon where ood is searched by gradient [nat]: a token counts by half there.
+EDGE = 0.05
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,10 @@ class Problem:
     fixed : mapping of str to float
         The others, `epsilon` among them.
     lower, upper : array
-        Limits of the coordinates, which are logarithms of the smooth parameters.
+        Limits of the coordinates: the smooth parameters or, by `parameters.by_log`, their
+        logarithms.
+    choice : Choice
+        What is best.
     method : str
         One of `descent.METHODS`.
     max_steps : int
@@ -54,6 +61,7 @@ class Problem:
     fixed: Mapping[str, float]
     lower: schema.Array
     upper: schema.Array
+    choice: Choice
     method: str
     max_steps: int
     tolerance: float
@@ -67,8 +75,10 @@ class Ends:
     ----------
     place, slope : array
         (start, smooth) coordinates and gradient.
+    value : array
+        (start,) what was minimised: the goal, softened as the search was.
     nll, ood : array
-        (start,) objective [nat/token] and out-of-distribution share.
+        (start,) as softened [nat/token], and the share itself.
     outer : array
         (start, smooth, smooth) mean over tokens of the gradient's outer product.
     status, n_step : array
@@ -79,6 +89,7 @@ class Ends:
 
     place: schema.Array
     slope: schema.Array
+    value: schema.Array
     nll: schema.Array
     ood: schema.Array
     outer: schema.Array
@@ -90,15 +101,17 @@ class Ends:
         """Return the ends at some indices."""
         return _map(lambda leaf: leaf[index], self)
 
-    def replaced(self, index: int, other: "Ends", at: int) -> "Ends":
-        """Return these ends with one of them taken from others."""
-        places = np.arange(len(self.nll)) == index
+    def where(self, mask: schema.Array, other: "Ends") -> "Ends":
+        """Return these ends, and others where a (start,) mask says so."""
 
         def choose(mine: schema.Array, theirs: schema.Array) -> schema.Array:
-            where = places.reshape(-1, *[1] * (mine.ndim - 1))
-            return np.where(where, theirs[at], mine)
+            return np.where(mask.reshape(-1, *[1] * (mine.ndim - 1)), theirs, mine)
 
         return _map(choose, self, other)
+
+    def replaced(self, index: int, other: "Ends", at: int) -> "Ends":
+        """Return these ends with one of them taken from others."""
+        return self.where(np.arange(len(self.nll)) == index, other.take(np.asarray([at])))
 
 
 def _map(function: Callable[..., Any], *ends: Ends) -> Ends:
@@ -115,10 +128,13 @@ def _objective(
     data: Candidates,
     n_block: Array,
     values: Mapping[str, Array],
+    goal: Goal,
     chain: tuple[str, ...],
     over: tuple[str, ...],
+    with_ood: bool,
 ) -> Any:
     """Return the function that a search minimises: coordinates -> value and gradient."""
+    is_log = np.asarray(parameters.by_log(over), bool)
     ahead, rest = smooth.split_chain(chain, over)
 
     def block_at(index: Array) -> Candidates:
@@ -147,8 +163,10 @@ def _objective(
     kept = over_blocks(prepare)
 
     def at(place: Array) -> Value:
-        parameters = jnp.exp(place)
-        point = {**values, **{name: parameters[i] for i, name in enumerate(over)}}
+        numbers = jnp.where(is_log, jnp.exp(place), place)
+        # Derivatives of the parameters in the coordinates.
+        scale = jnp.where(is_log, numbers, 1.0)[:, None]
+        point = {**values, **{name: numbers[i] for i, name in enumerate(over)}}
 
         def along(index: Array) -> Any:
             left = jax.tree.map(lambda leaf: leaf[index], kept)
@@ -159,40 +177,50 @@ def _objective(
         masses = over_blocks(along)
 
         def draw(index: Array) -> Any:
-            own, change, share = jax.tree.map(lambda leaf: leaf[index], masses)
-            return smooth.log_probabilities(own, change, share, point, over)
+            own, change = jax.tree.map(lambda leaf: leaf[index], masses)
+            return smooth.log_probabilities(own, change, point, over)
 
         chances = over_blocks(draw)
 
         def add(index: Array, sums: Any) -> Any:
-            part = smooth.losses(jax.tree.map(lambda leaf: leaf[index], chances), point)
+            chance = jax.tree.map(lambda leaf: leaf[index], chances)
+            part = smooth.losses(chance, point)
+            slope, share = part.slope * scale, jnp.zeros_like(part.loss)
+            if with_ood:
+                blurred = smooth.blurred_shares(chance, point, point["edge"])
+                slope, share = jnp.concatenate([slope, blurred.slope * scale]), blurred.share
             weight = data.weight[index]
-            # Derivatives in the logarithms of the parameters.
-            slope = part.slope * parameters[:, None]
             weighted = slope * weight
             new = (
                 (part.loss * weight).sum(),
-                weighted.sum(axis=-1),
+                (share * weight).sum(),
                 (part.is_ood * weight).sum(),
+                weighted.sum(axis=-1),
                 weighted @ slope.T,
                 weight.sum(),
             )
             return jax.tree.map(jnp.add, sums, new)
 
-        zero = jnp.zeros(())
-        start = (zero, jnp.zeros(len(over)), zero, jnp.zeros((len(over), len(over))), zero)
-        loss, slope, ood, outer, weight = lax.fori_loop(0, n_block, add, start)
-        return Value(loss / weight, slope / weight, (ood / weight, outer / weight))
+        zero, n_slope = jnp.zeros(()), len(over) * (2 if with_ood else 1)
+        start = (zero, zero, zero, jnp.zeros(n_slope), jnp.zeros((n_slope, n_slope)), zero)
+        *sums, weight = lax.fori_loop(0, n_block, add, start)
+        nll, share, ood, slope, outer = (leaf / weight for leaf in sums)
+        if not with_ood:
+            return Value(nll, slope, (nll, ood, outer))
+        value, by_nll, by_ood = goal.combined(nll, share)
+        turn = jnp.kron(jnp.stack([by_nll, by_ood]), jnp.eye(len(over)))
+        return Value(value, turn @ slope, (nll, ood, turn @ outer @ turn.T))
 
     return at
 
 
-@partial(jax.jit, static_argnames=("chain", "over", "listed", "method"))
+@partial(jax.jit, static_argnames=("chain", "over", "listed", "with_ood", "method"))
 def _program(
     data: Candidates,
     n_block: Array,
     places: Array,
     listed_values: Array,
+    goals: Goal,
     memory: Memory,
     max_steps: Array,
     fixed: Mapping[str, Array],
@@ -202,17 +230,18 @@ def _program(
     chain: tuple[str, ...],
     over: tuple[str, ...],
     listed: tuple[str, ...],
+    with_ood: bool,
     method: str,
 ) -> Outcome:
     """Search from each start of a batch; `max_steps` is one a start, 0 for padding."""
     n_parameter = len(over)
-    like = (jnp.zeros(()), jnp.zeros((n_parameter, n_parameter)))
+    like = (jnp.zeros(()), jnp.zeros(()), jnp.zeros((n_parameter, n_parameter)))
 
-    def one(start: tuple[Array, Array, Memory, Array]) -> Outcome:
-        place, chosen, known, most = start
+    def one(start: tuple[Array, Array, Goal, Memory, Array]) -> Outcome:
+        place, chosen, goal, known, most = start
         values = {**fixed, **{name: chosen[i] for i, name in enumerate(listed)}}
         return descent.minimise(
-            _objective(data, jnp.where(most > 0, n_block, 0), values, chain, over),
+            _objective(data, jnp.where(most > 0, n_block, 0), values, goal, chain, over, with_ood),
             place,
             *limits,
             memory=known,
@@ -222,7 +251,7 @@ def _program(
             method=method,
         )
 
-    return lax.map(one, (places, listed_values, memory, max_steps))
+    return lax.map(one, (places, listed_values, goals, memory, max_steps))
 
 
 def compiled_programs() -> int:
@@ -245,6 +274,8 @@ def run(
     max_steps: int | None = None,
     tolerance: float | None = None,
     softness: float = 0.0,
+    edge: float = EDGE,
+    goals: Goal | None = None,
     memory: Memory | None = None,
 ) -> Ends:
     """Search from places, in batches of one shape.
@@ -266,6 +297,10 @@ def run(
         Instead of the problem's.
     softness : float
         Rounds the kink at epsilon [nat]; see `jaxsppl.sampling.smooth.losses`.
+    edge : float
+        Blurs the share [nat], by at least `softness`; see `jaxsppl.sampling.smooth.blurred_shares`.
+    goals : Goal, optional
+        (start,) what is minimised; by default the problem's choice, no limit having been learned.
     memory : Memory, optional
         (start, ...) what earlier searches learned.
 
@@ -277,7 +312,8 @@ def run(
     if memory is None:
         memory = repeated(descent.fresh_memory(n_parameter), n_start)
     most = problem.max_steps if max_steps is None else max_steps
-    fixed = {**problem.fixed, "softness": softness}
+    goals = goals_of(problem.choice, n_start) if goals is None else goals
+    fixed = {**problem.fixed, "softness": softness, "edge": max(softness, edge)}
 
     ends: list[Outcome] = []
     for first in range(0, n_start, BATCH):
@@ -293,6 +329,7 @@ def run(
             jnp.asarray(resident.n_block if n_block is None else n_block),
             batch_of(places),
             batch_of(chosen.astype(np.float64)),
+            jax.tree.map(batch_of, goals),
             jax.tree.map(batch_of, memory),
             jnp.asarray(np.where(part < n_start, most, 0)),
             {name: jnp.asarray(float(value)) for name, value in fixed.items()},
@@ -301,15 +338,17 @@ def run(
             chain=problem.chain,
             over=problem.smooth,
             listed=problem.listed,
+            with_ood=not problem.choice.is_plain,
             method=problem.method,
         )
         ends.append(jax.tree.map(np.asarray, outcome))
     whole = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:n_start], *ends)
-    ood, outer = whole.best.extra
+    nll, ood, outer = whole.best.extra
     return Ends(
         place=whole.place,
         slope=whole.best.slope,
-        nll=whole.best.value,
+        value=whole.best.value,
+        nll=nll,
         ood=ood,
         outer=outer,
         status=whole.status,
@@ -320,7 +359,7 @@ def run(
 
 def same_place(
     places: schema.Array,
-    nll: schema.Array,
+    value: schema.Array,
     chosen: schema.Array,
     near: float,
     close: float,
@@ -331,8 +370,8 @@ def same_place(
     ----------
     places : array
         (start, smooth) coordinates.
-    nll : array
-        (start,) objective.
+    value : array
+        (start,) what was minimised.
     chosen : array
         (start, listed) values.
     near : float
@@ -346,14 +385,14 @@ def same_place(
         The index of each place's best end, and (start,) which place each belongs to. An end that
         is not finite is a place of its own.
     """
-    order = np.argsort(np.where(np.isfinite(nll), nll, np.inf), kind="stable")
+    order = np.argsort(np.where(np.isfinite(value), value, np.inf), kind="stable")
     first: list[int] = []
     member = np.zeros(len(places), np.int64)
     for index in order:
         for number, other in enumerate(first):
             if (
                 np.abs(places[index] - places[other]).max(initial=0.0) <= near
-                and abs(nll[index] - nll[other]) <= close
+                and abs(value[index] - value[other]) <= close
                 and (chosen[index] == chosen[other]).all()
             ):
                 member[index] = number

@@ -1,30 +1,25 @@
 """What is optimized: the box of the smooth parameters, the values of the others, where to start.
 
-Smooth parameters (temperature, alpha, beta) are searched by gradient in their logarithms, inside a
-box. Logarithms make the coordinates unconstrained but for the box, and steps relative. The limits
-are kept by projection and not by a logit: that would flatten the gradient near them, so that an
-optimum at a limit looks like one inside. Parameters of truncations have a derivative of zero almost
-everywhere; they are enumerated.
+Smooth parameters are searched by gradient inside a box, some of them (`parameters.by_log`) in their
+logarithms, which make steps relative. The limits are kept by projection and not by a logit: that
+would flatten the gradient near them, so that an optimum at a limit looks like one inside.
+Parameters of truncations have a derivative of zero almost everywhere; they are enumerated.
 """
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from jaxsppl import parameters, schema
 from jaxsppl.errors import ConfigError, suggest
 
-# Range of each smooth parameter. Below 0.05 a temperature is greedy to the last digit; beyond 50 a
-# Beta distribution is narrower than most tokens.
-BOUNDS: dict[str, tuple[float, float]] = {
-    "temperature": (0.05, 5.0),
-    "alpha": (0.05, 50.0),
-    "beta": (0.05, 50.0),
-}
 _MOST_COMBINATIONS = 1024
 _FEWEST_STARTS = 2
+# Points of the coarse grid, with few and with many combinations of the others; and at most in all.
+_GRID, _THIN_GRID, _MOST_GRID = 5, 3, 128
 
 
 @dataclass(frozen=True)
@@ -56,13 +51,21 @@ class Space:
 
     @property
     def lower(self) -> schema.Array:
-        """Lower limits as coordinates (logarithms)."""
-        return np.log([low for low, _ in self.bounds])
+        """Lower limits as coordinates."""
+        return self.coordinates([low for low, _ in self.bounds])
 
     @property
     def upper(self) -> schema.Array:
-        """Upper limits as coordinates (logarithms)."""
-        return np.log([high for _, high in self.bounds])
+        """Upper limits as coordinates."""
+        return self.coordinates([high for _, high in self.bounds])
+
+    def coordinates(self, values: Sequence[float]) -> schema.Array:
+        """Return the coordinates of values of the smooth parameters."""
+        logs = parameters.by_log(self.smooth)
+        return np.asarray(
+            [np.log(value) if log else value for value, log in zip(values, logs, strict=True)],
+            float,
+        )
 
     def n_start(self, starts: int) -> int:
         """Return how many starts there are: as asked, or at least two of each combination."""
@@ -72,10 +75,9 @@ class Space:
 
     def values(self, place: schema.Array, combination: schema.Array) -> schema.Array:
         """Return (start, over) values from (start, smooth) coordinates and enumerated values."""
+        limits = np.asarray(self.bounds).reshape(-1, 2).T
         # The exponential of a limit's logarithm may lie one rounding error beyond it.
-        smooth = np.clip(
-            np.exp(place), [low for low, _ in self.bounds], [high for _, high in self.bounds]
-        )
+        smooth = np.clip(np.where(parameters.by_log(self.smooth), np.exp(place), place), *limits)
         columns = {
             **{name: smooth[:, index] for index, name in enumerate(self.smooth)},
             **{name: combination[:, index] for index, name in enumerate(self.listed)},
@@ -135,8 +137,8 @@ def make_space(
                 f"fixed: '{name}' is both optimized and fixed; leave it out of one of the two"
             )
         held[name] = parameter.check([value], f"fixed.{name}")[0]
-    smooth = tuple(name for name in names if name in BOUNDS)
-    listed = tuple(name for name in names if name not in BOUNDS)
+    smooth = tuple(name for name in names if parameters.is_smooth(name))
+    listed = tuple(name for name in names if name not in smooth)
     for where, given, allowed in (("bounds", bounds, smooth), ("values", values, listed)):
         for name in given or {}:
             if name not in allowed:
@@ -145,7 +147,10 @@ def make_space(
                     f"{'by gradient' if where == 'bounds' else 'by enumeration'}; "
                     f"{suggest(name, allowed)}"
                 )
-    limits = tuple(_limits(name, (bounds or {}).get(name, BOUNDS[name])) for name in smooth)
+    limits = tuple(
+        _limits(name, (bounds or {}).get(name, parameters.parameter(name).search))
+        for name in smooth
+    )
     lists = [_listed(name, (values or {}).get(name), n_rank) for name in listed]
     combinations = tuple(itertools.product(*lists))
     if len(combinations) > _MOST_COMBINATIONS:
@@ -156,7 +161,7 @@ def make_space(
     return Space(names, smooth, limits, listed, combinations, held)
 
 
-def _limits(name: str, given: tuple[float, float]) -> tuple[float, float]:
+def _limits(name: str, given: Any) -> tuple[float, float]:
     """Check the limits of a smooth parameter."""
     parameter = parameters.parameter(name, "bounds")
     try:
@@ -166,10 +171,11 @@ def _limits(name: str, given: tuple[float, float]) -> tuple[float, float]:
             f"bounds.{name}: {given!r} is not allowed; give (lowest, highest)"
         ) from None
     low, high = parameter.check([low, high], f"bounds.{name}")
-    if not 0 < low < high:
+    if not low < high or (parameter.by_log and low <= 0):
+        above = "above 0 and " if parameter.by_log else ""
         raise ConfigError(
-            f"bounds.{name}: ({low:g}, {high:g}) is not allowed; the lowest is above 0 and below "
-            "the highest (temperature 0 is no limit of a smooth search: sweep it)"
+            f"bounds.{name}: ({low:g}, {high:g}) is not allowed; the lowest is {above}below the "
+            "highest" + ("; 0 is no limit of a smooth search: sweep it" if above else "")
         )
     return low, high
 
@@ -196,9 +202,10 @@ def coarse_grid(space: Space) -> schema.Array:
     Returns
     -------
     array
-        Five values of each coordinate, three where there are many combinations.
+        Five values of each coordinate; fewer where there are many combinations or coordinates.
     """
-    n = 5 if len(space.combinations) <= 8 else 3
+    n = _GRID if len(space.combinations) <= 8 else _THIN_GRID
+    n = min(n, max(2, int(_MOST_GRID ** (1 / max(len(space.smooth), 1)))))
     inner = (np.arange(n) + 0.5) / n
     axes = [low + (high - low) * inner for low, high in zip(space.lower, space.upper, strict=True)]
     if not axes:
@@ -227,15 +234,15 @@ def latin_hypercube(rng: np.random.Generator, n: int, space: Space) -> schema.Ar
 
 
 def starting_places(
-    space: Space, grid_nll: schema.Array, per_combination: int, rng: np.random.Generator
+    space: Space, grid_value: schema.Array, per_combination: int, rng: np.random.Generator
 ) -> schema.Array:
     """Return where the starts of one combination lie: neutral, the best grid points, hypercube.
 
     Parameters
     ----------
     space : Space
-    grid_nll : array
-        (point,) objective on `coarse_grid`, NaN or inf where it is not finite.
+    grid_value : array
+        (point,) what is minimised on `coarse_grid`, NaN or inf where it is not finite.
     per_combination : int
         Starts of this combination.
     rng : numpy.random.Generator
@@ -245,10 +252,13 @@ def starting_places(
     array
         (start, smooth) coordinates.
     """
-    neutral = [parameters.PARAMETERS[name].neutral for name in space.smooth]
-    places = [np.clip(np.log(neutral), space.lower, space.upper)]
-    n_grid = min(max(1, per_combination // 8), grid_nll.size, per_combination - 1)
-    order = np.argsort(np.where(np.isfinite(grid_nll), grid_nll, np.inf), kind="stable")
+    neutral = [
+        min(max(parameters.PARAMETERS[name].neutral, low), high)
+        for name, (low, high) in zip(space.smooth, space.bounds, strict=True)
+    ]
+    places = [space.coordinates(neutral)]
+    n_grid = min(max(1, per_combination // 8), grid_value.size, per_combination - 1)
+    order = np.argsort(np.where(np.isfinite(grid_value), grid_value, np.inf), kind="stable")
     places += list(coarse_grid(space)[order[:n_grid]])
     rest = per_combination - len(places)
     return np.concatenate([np.stack(places), latin_hypercube(rng, rest, space)])

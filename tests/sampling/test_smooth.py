@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from law_rows import QUICK, block_of, descending
 
+from jaxsppl import parameters
+from jaxsppl.parameters import is_smooth
 from jaxsppl.sampling import direct, smooth, stages
 from jaxsppl.sampling.candidates import Candidates
 from jaxsppl.sampling.precision import float64
 
-OVER = ("temperature", "alpha", "beta")
 CHAINS = [
     ("temperature",),
     ("top_k", "min_p", "temperature"),
@@ -21,6 +22,7 @@ CHAINS = [
     ("top_p", "temperature"),
     ("top_k", "xtc", "temperature", "skew"),
     ("top_k", "smoothing", "temperature", "top_a"),
+    ("xtc", "temperature", "xtc"),
 ]
 POINT = {"temperature": 1.4, "alpha": 0.8, "beta": 1.9, "epsilon": 1e-4}
 CUTS = {"top_k": 9.0, "min_p": 0.02, "top_p": 0.93, "skew": 0.2, "top_a": 0.02}
@@ -39,18 +41,27 @@ def block(bound: bool) -> Candidates:
     return block_of(logprob, actual, 12, bound=bound)
 
 
-@partial(jax.jit, static_argnames="chain", compiler_options=QUICK)
-def _smooth(part: Candidates, chain: tuple[str, ...], values: Any) -> smooth.Losses:
+@partial(jax.jit, static_argnames=("chain", "names"), compiler_options=QUICK)
+def _smooth(
+    part: Candidates, chain: tuple[str, ...], values: Any, names: tuple[str, ...]
+) -> tuple[smooth.Losses, smooth.Chances]:
     """What a search evaluates."""
-    ahead, rest = smooth.split_chain(chain, OVER)
+    ahead, rest = smooth.split_chain(chain, names)
     kept = smooth.apply_stages(stages.everything(part), part, ahead, values)
-    masses = smooth.masses_along(kept, part, rest, values, OVER)
-    return smooth.losses(smooth.log_probabilities(*masses, values, OVER), values)
+    masses = smooth.masses_along(kept, part, rest, values, names)
+    chances = smooth.log_probabilities(*masses, values, names)
+    return smooth.losses(chances, values), chances
+
+
+def over(values: dict[str, Any]) -> tuple[str, ...]:
+    """Those of some parameters that have a derivative."""
+    return tuple(name for name in parameters.PARAMETERS if name in values and is_smooth(name))
 
 
 def by_smooth(part: Candidates, chain: tuple[str, ...], values: dict[str, Any]) -> smooth.Losses:
     """The same from plain numbers."""
-    return _smooth(part, chain, {name: jnp.asarray(value) for name, value in values.items()})
+    numbers = {name: jnp.asarray(value) for name, value in values.items()}
+    return _smooth(part, chain, numbers, over(values))[0]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +78,7 @@ def test_losses_and_slopes_are_the_direct_definitions(chain: tuple[str, ...], bo
             lambda point: direct.probabilities(part, chain, point)[0], compiler_options=QUICK
         )
         loss = {}
-        for name in ("", *OVER):
+        for name in ("", *over(values)):
             for sign in (1, -1) if name else (0,):
                 point = {k: jnp.asarray(v) for k, v in values.items()}
                 if name:
@@ -76,7 +87,8 @@ def test_losses_and_slopes_are_the_direct_definitions(chain: tuple[str, ...], bo
         found = by_smooth(part, chain, values)
     np.testing.assert_allclose(found.loss, loss["", 0], rtol=1e-11, atol=1e-13)
     assert (np.asarray(found.is_ood) == (loss["", 0] >= -np.log(values["epsilon"]))).all()
-    for index, name in enumerate(OVER):
+    assert set(over(values)) >= set(POINT) - {"epsilon"}
+    for index, name in enumerate(over(values)):
         expected = (loss[name, 1] - loss[name, -1]) / 2e-6
         # A cut that moves between the two sides is a jump and no slope.
         steady = np.abs(loss[name, 1] - loss[name, -1]) < 1e-3
@@ -104,8 +116,32 @@ def test_softness_rounds_the_kink_and_goes_to_it() -> None:
             step = {**values, "softness": width, "beta": values["beta"] + 1e-6}
             ahead = by_smooth(part, ("temperature",), step)
             np.testing.assert_allclose(
-                (np.asarray(ahead.loss) - np.asarray(soft.loss)) / 1e-6, moved[2], atol=2e-5
+                (np.asarray(ahead.loss) - np.asarray(soft.loss)) / 1e-6, moved[-1], atol=2e-5
             )
+
+
+def test_blurred_shares_go_to_the_share_and_have_its_derivative() -> None:
+    with float64():
+        part = block(False)
+        values = {**POINT, "epsilon": 0.05}
+        names = over(values)
+
+        def at(**changed: float) -> smooth.Chances:
+            numbers = {name: jnp.asarray(v) for name, v in {**values, **changed}.items()}
+            return _smooth(part, ("top_k", "temperature"), {**numbers, "top_k": 9.0}, names)[1]
+
+        hard = np.asarray(smooth.losses(at(), values).is_ood)
+        sharp = smooth.blurred_shares(at(), values, jnp.asarray(1e-9))
+        np.testing.assert_allclose(sharp.share, hard, atol=1e-12)
+        assert (np.asarray(part.rank) >= 9).any()
+        width = jnp.asarray(0.3)
+        soft = smooth.blurred_shares(at(), values, width)
+        for index, name in enumerate(names):
+            ahead, back = (
+                smooth.blurred_shares(at(**{name: values[name] + step}), values, width).share
+                for step in (1e-5, -1e-5)
+            )
+            np.testing.assert_allclose(soft.slope[index], (ahead - back) / 2e-5, atol=1e-8)
 
 
 def test_cut_tokens_have_no_slope_and_no_nan() -> None:
