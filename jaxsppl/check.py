@@ -1,4 +1,4 @@
-"""What a file is, and whether it is whole: harvests, sweeps, optima, configs, prepared folders.
+"""What a file is, and whether it is whole: result files, configs, prepared folders.
 
 Neither jax nor xarray is imported, so that the answer comes at once.
 """
@@ -13,7 +13,7 @@ from jaxsppl import config, schema, store
 from jaxsppl.errors import SchemaError, suggest
 from jaxsppl.plural import plural
 
-_RESULTS = ("*.harvest.nc", "*.sweep.nc", "*.optimum.nc")
+_RESULTS = ("*.harvest.nc", "*.sweep.nc", "*.optimum.nc", "*.comparison.nc")
 
 
 def check(path: str | os.PathLike[str]) -> str:
@@ -22,13 +22,13 @@ def check(path: str | os.PathLike[str]) -> str:
     Parameters
     ----------
     path : str or path
-        A harvest, sweep or optimum file, a sweep config (.toml), a folder of passages, or a
-        folder with result files, each of which is then checked.
+        A harvest, sweep, optimum or comparison file, a sweep config (.toml), a folder of
+        passages, or a folder with result files, each of which is then checked.
 
     Returns
     -------
     str
-        What it is, in a few words.
+        What it is, in a few words, with the digest of a result file and what made it.
 
     Raises
     ------
@@ -45,6 +45,11 @@ def check(path: str | os.PathLike[str]) -> str:
     if place.suffix == ".toml":
         return _check_config(place)
     contents = store.read_contents(place)
+    return "; ".join([_check_result(contents, place), *_made_by(contents)])
+
+
+def _check_result(contents: schema.Contents, place: Path) -> str:
+    """Check a result file."""
     kind = str(contents.attrs.get("schema", ""))
     if kind == schema.HARVEST:
         schema.check_harvest(contents, str(place))
@@ -65,10 +70,25 @@ def check(path: str | os.PathLike[str]) -> str:
         schema.check_optimum(contents, str(place))
         names = ", ".join(str(name) for name in contents.array("parameter").tolist())
         return f"optimum over {names} from {plural(contents.sizes['start'], 'start')}"
+    if kind == schema.COMPARISON:
+        schema.check_comparison(contents, str(place))
+        models, settings = (plural(contents.sizes[dim], dim) for dim in ("model", "setting"))
+        return f"comparison of {models} under {settings}"
     if not kind:
         raise SchemaError(f"{place}: it has no attribute 'schema'; jaxsppl did not write it")
-    kinds = (schema.HARVEST, schema.SWEEP, schema.OPTIMUM)
+    kinds = (schema.HARVEST, schema.SWEEP, schema.OPTIMUM, schema.COMPARISON)
     raise SchemaError(f"{place}: its schema '{kind}' is not known; {suggest(kind, kinds)}")
+
+
+def _made_by(contents: schema.Contents) -> list[str]:
+    """Return what tells a file from others, and what made it."""
+    known = (
+        ("digest", "SHA-256 of the values"),
+        ("version", "jaxsppl"),
+        ("jax_version", "JAX"),
+    )
+    attrs = contents.attrs
+    return [f"{words} {attrs[name]}" for name, words in known if attrs.get(name)]
 
 
 def _check_folder(folder: Path) -> str:

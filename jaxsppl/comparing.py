@@ -1,5 +1,6 @@
 """A comparison as the command line asks for it: settings by name, as numbers or from files."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ def compare_files(
         text: _setting(text, dialect, module.KNOWN, module.Baseline)
         for text in settings or DEFAULTS
     }
-    return module.compare(
+    result = module.compare(
         [*harvests],
         chosen,
         reference=reference,
@@ -66,6 +67,8 @@ def compare_files(
         rules=rules,
         characters=_characters(texts),
     )
+    asked = {"setting": [*chosen], "dialect": [dialect], "texts": [*texts]}
+    return result.assign_attrs(asked_json=json.dumps(asked))
 
 
 def _setting(text: str, dialect: str, known: dict[str, Any], baseline: Any) -> Any:

@@ -17,6 +17,7 @@ from jaxsppl.errors import SchemaError
 HARVEST = "jaxsppl-harvest/1"
 SWEEP = "jaxsppl-sweep/1"
 OPTIMUM = "jaxsppl-optimum/1"
+COMPARISON = "jaxsppl-comparison/1"
 
 Array = npt.NDArray[Any]
 
@@ -483,3 +484,30 @@ def check_optimum(contents: Contents, name: str) -> None:
                 f"{name}: '{variable}' has dims {contents.variables[variable][0]}, expected {dims}"
             )
     _check_coordinates(contents, name, ("model", "dataset", "parameter"))
+
+
+def check_comparison(contents: Contents, name: str) -> None:
+    """Check a file of `jaxsppl compare`.
+
+    Parameters
+    ----------
+    contents : Contents
+        The file.
+    name : str
+        Its name, for the message.
+
+    Raises
+    ------
+    SchemaError
+        Saying the first thing that is wrong.
+    """
+    check_kind(contents, name, COMPARISON)
+    dims = ("model", "setting", "dataset")
+    expected = {"nll": dims, "bits_per_byte": dims, "to_model": dims, "n_document": dims[2:]}
+    for variable, wanted in expected.items():
+        if variable not in contents.variables:
+            raise SchemaError(f"{name}: variable '{variable}' is missing")
+        found = contents.variables[variable][0]
+        if found != wanted:
+            raise SchemaError(f"{name}: '{variable}' has dims {found}, expected {wanted}")
+    _check_coordinates(contents, name, dims)

@@ -18,7 +18,10 @@ def test_check_says_what_a_file_is(tmp_path: Path) -> None:
     store.write_dataset(optimum_file(), tmp_path / "a.optimum.nc")
     config = tmp_path / "a.toml"
     config.write_text("[grid]\ntemperature = [0.5, 1]\nmin_p = [0, 0.1, 0.2]\n")
-    said = {file.name: check(file) for file in sorted(tmp_path.iterdir())}
+    whole = {file.name: check(file) for file in sorted(tmp_path.iterdir())}
+    said = {name: words.partition("; SHA-256")[0] for name, words in whole.items()}
+    digest = store.read_contents(tmp_path / "a.sweep.nc").attrs["digest"]
+    assert whole["a.sweep.nc"].endswith(f"; SHA-256 of the values {digest}")
     assert said == {
         "a.harvest.nc": "harvest of 'tiny' on 'noise', 40 tokens of 3 documents, 20 alternatives",
         "a.sweep.nc": "sweep over temperature, min_p: 12 points, 3 harvests",

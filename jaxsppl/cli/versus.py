@@ -1,5 +1,6 @@
 """The command that puts models and settings side by side: compare."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -21,6 +22,7 @@ def compare(
     resamples: Whole = 2000,
     confidence: float = 0.95,
     seed: Whole = 0,
+    out: Path | None = None,
     markdown: Annotated[bool, Flag] = False,
     json: Json = False,
 ) -> int:
@@ -53,12 +55,15 @@ def compare(
         Of the intervals.
     seed
         Of the bootstrap.
+    out
+        Write the comparison to this file (NAME.comparison.nc), for show and report.
     markdown
         Print tables as Markdown.
     """
+    from jaxsppl import store
     from jaxsppl.choice import Rules
     from jaxsppl.comparing import compare_files
-    from jaxsppl.report.comparison import comparison_text
+    from jaxsppl.report.comparison import comparison_text, summarise_comparison
 
     result = compare_files(
         harvests,
@@ -71,5 +76,9 @@ def compare(
         texts=texts or (),
         rules=Rules(resamples=resamples, confidence=confidence, seed=seed),
     )
-    emit(json, comparison_text(result, markdown), result.to_dict())
+    text = comparison_text(summarise_comparison(result), markdown)
+    if out is not None:
+        store.write_dataset(result, out)
+        text += f"\nwritten: {out}"
+    emit(json, text, {**result.to_dict(), "written": out})
     return 0

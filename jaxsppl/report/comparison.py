@@ -1,11 +1,13 @@
 """The tables of a comparison: models and settings side by side, on each dataset and on the mean."""
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxsppl.plural import plural
 from jaxsppl.report.aligned import aligned, fixed, signed, significant, wrapped
 from jaxsppl.report.proof import interval
 
@@ -15,13 +17,76 @@ if TYPE_CHECKING:
 _UNITS = {"token": "nat/token", "byte": "bit/byte", "character": "bit/char"}
 
 
-def comparison_text(result: "xr.Dataset", markdown: bool = False) -> str:
-    """Return a comparison as text for people.
+@dataclass(frozen=True)
+class Table:
+    """A table as text.
+
+    Attributes
+    ----------
+    head : sequence of (str, str)
+        Title of each column, in two lines.
+    cells : sequence of sequence of str
+    names : int
+        Columns at the left that hold names.
+    """
+
+    head: Sequence[tuple[str, str]]
+    cells: Sequence[Sequence[str]]
+    names: int
+
+
+@dataclass(frozen=True)
+class ComparisonSummary:
+    """A comparison.
+
+    Attributes
+    ----------
+    file : str
+        Its name, "" where it is in none.
+    datasets : mapping of str to sequence of Table
+        By the dataset's name and number of documents.
+    conditions : tuple of str
+        What was counted.
+    values : mapping
+        All of it at full precision, as ``xarray.Dataset.to_dict`` gives it.
+    """
+
+    file: str
+    datasets: Mapping[str, Sequence[Table]]
+    conditions: tuple[str, ...]
+    values: Mapping[str, Any] = field(repr=False)
+    kind: str = "comparison"
+
+
+def summarise_comparison(result: "xr.Dataset", file: str = "") -> ComparisonSummary:
+    """Return a comparison as tables.
 
     Parameters
     ----------
     result : xarray.Dataset
         As `jaxsppl.compare` gives it.
+    file : str
+        Its name.
+
+    Returns
+    -------
+    ComparisonSummary
+    """
+    datasets: dict[str, list[Table]] = {}
+    for dataset in result["dataset"].values.tolist():
+        here = result.sel(dataset=dataset)
+        title = f"{dataset} ({plural(int(here['n_document']), 'document')})"
+        known = "kl_lower" in here and bool(here["kl_lower"].notnull().any())
+        datasets[title] = [*_scores(here), *(_divergences(here) if known else [])]
+    return ComparisonSummary(file, datasets, tuple(_conditions(result)), result.to_dict())
+
+
+def comparison_text(summary: ComparisonSummary, markdown: bool = False) -> str:
+    """Return a comparison as text for people.
+
+    Parameters
+    ----------
+    summary : ComparisonSummary
     markdown : bool
         Tables as Markdown.
 
@@ -30,18 +95,14 @@ def comparison_text(result: "xr.Dataset", markdown: bool = False) -> str:
     str
     """
     parts: list[str] = []
-    for dataset in result["dataset"].values.tolist():
-        here = result.sel(dataset=dataset)
-        title = f"{dataset} ({int(here['n_document'])} documents)"
+    for title, tables in summary.datasets.items():
         parts.append(f"### {title}" if markdown else f"{title}\n{'-' * len(title)}")
-        parts += _scores(here, markdown)
-        if "kl_lower" in here and bool(here["kl_lower"].notnull().any()):
-            parts += _divergences(here, markdown)
-    parts += [wrapped(line) for line in _conditions(result)]
+        parts += [aligned(one.head, one.cells, one.names, markdown) for one in tables]
+    parts += [wrapped(line) for line in summary.conditions]
     return "\n\n".join(parts) + "\n"
 
 
-def _scores(here: "xr.Dataset", markdown: bool) -> list[str]:
+def _scores(here: "xr.Dataset") -> list[Table]:
     """Return every model under every setting, and the settings of each model beside its first."""
     several = here.sizes["model"] > 1
     known = "bits_per_character" in here and bool(here["bits_per_character"].notnull().all())
@@ -65,8 +126,7 @@ def _scores(here: "xr.Dataset", markdown: bool) -> list[str]:
             cells.append(line + (_difference(one, "to_model") if several else []))
             if any(difference := _difference(one, "to_setting")):
                 settings.append([model, setting, *difference])
-    parts = [aligned(head, cells, 2, markdown)]
-    return [*parts, aligned(beside, settings, 2, markdown)] if settings else parts
+    return [Table(head, cells, 2), *([Table(beside, settings, 2)] if settings else [])]
 
 
 def _difference_head(here: "xr.Dataset", other: str) -> list[tuple[str, str]]:
@@ -84,7 +144,7 @@ def _difference(one: "xr.Dataset", name: str) -> list[str]:
     return [signed(value), interval(low, high, signed), fixed(100 * float(one[f"{name}_win"]), 1)]
 
 
-def _divergences(here: "xr.Dataset", markdown: bool) -> list[str]:
+def _divergences(here: "xr.Dataset") -> list[Table]:
     """Return how far each model is from the reference model."""
     shares = [float(p) for p in here["percentile"].values]
     head = [("model", ""), ("KL at least", "nat/token"), ("at most", "nat/token")]
@@ -122,13 +182,14 @@ def _divergences(here: "xr.Dataset", markdown: bool) -> list[str]:
             ]
             for setting in settings
         ]
-    parts = [aligned(head, cells, 1, markdown)]
     setting_head = [("model", ""), ("setting", ""), ("clipped KL", "nat/token"), ("overlap", "%")]
-    parts.append(aligned(setting_head, by_setting, 2, markdown))
-    if tails:
-        names = [(f"{p:g} %" if p < 100 else "largest", "") for p in shares]
-        parts.append(aligned([("model", ""), ("by position, nat", ""), *names], tails, 2, markdown))
-    return parts
+    names = [(f"{p:g} %" if p < 100 else "largest", "") for p in shares]
+    by_position = Table([("model", ""), ("by position, nat", ""), *names], tails, 2)
+    return [
+        Table(head, cells, 1),
+        Table(setting_head, by_setting, 2),
+        *([by_position] if tails else []),
+    ]
 
 
 def _with(one: "xr.Dataset", name: str, scale: float = 1.0, digits: int = 4) -> str:
@@ -151,6 +212,23 @@ def _conditions(result: "xr.Dataset") -> Sequence[str]:
             "KL, clipped KL, overlap: from the reference model's law to the model's; |change|: of "
             "the actual token's log-probability; unshared: mass that is not listed by both, which "
             "KL takes as one token"
+        )
+        if bool((result["kl_lower"].notnull() & result["kl_upper"].isnull()).any()):
+            lines.append(
+                "KL at most is not known: a model may give a token that it does not list any "
+                "probability however small, so that the listed ones bound KL from below only; "
+                "harvest with --statistics"
+            )
+        enough = attrs["alternatives"] >= 1 / attrs["epsilon"]
+        lines.append(
+            f"clipped KL, with {attrs['alternatives']} alternatives: "
+            + (
+                "no unlisted token reaches epsilon: what neither model lists adds nothing, and "
+                "what only the second lists could only lower it"
+                if enough
+                else "an unlisted token may reach epsilon, and what is not listed is left out: an "
+                "estimate"
+            )
         )
     if np.isnan(result["nll"].values).any():
         lines.append("a model without a row was not harvested on that dataset")

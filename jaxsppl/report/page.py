@@ -7,6 +7,7 @@ files is escaped by the template engine.
 import base64
 import io
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files as resources
@@ -18,11 +19,14 @@ from jaxsppl import __version__, schema, store
 from jaxsppl.errors import ConfigError, JaxspplError
 from jaxsppl.plural import plural
 from jaxsppl.report.aligned import fixed, signed, significant
+from jaxsppl.report.comparison import ComparisonSummary
 from jaxsppl.report.plots import figures
 from jaxsppl.report.proof import chosen_words
 from jaxsppl.report.recipe import (
     Recipe,
+    comparison_commands,
     harvests_of,
+    modules_of,
     optimum_recipe,
     setting_command,
     sweep_recipe,
@@ -30,7 +34,7 @@ from jaxsppl.report.recipe import (
 from jaxsppl.report.rows import Row, SweepSummary
 from jaxsppl.report.summaries import HarvestSummary, OptimumSummary, summarise_harvest
 from jaxsppl.report.surface import value_text
-from jaxsppl.report.table import describe
+from jaxsppl.report.table import Summary, describe
 
 _DPI = 160
 _WORDS = {
@@ -55,25 +59,28 @@ class Section:
 
     Attributes
     ----------
-    summary : SweepSummary, OptimumSummary or HarvestSummary
+    summary : Summary
     figures : list of Figure
     starts : list of list of str
         Every start of an optimum.
     recipe : Recipe or None
     commands : list of (str, str)
         A setting's name and the command that scores it alone.
-    provenance : list of (str, list of (str, str))
+    origin : list of (str, list of (str, str))
         What each harvest is, and the file itself.
+    looks : list of str
+        Commands that print the origin.
     """
 
-    summary: SweepSummary | OptimumSummary | HarvestSummary
+    summary: Summary
     figures: list[Figure] = field(default_factory=list[Figure])
     starts: list[list[str]] = field(default_factory=list[list[str]])
     recipe: Recipe | None = None
     commands: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    provenance: list[tuple[str, list[tuple[str, str]]]] = field(
+    origin: list[tuple[str, list[tuple[str, str]]]] = field(
         default_factory=list[tuple[str, list[tuple[str, str]]]]
     )
+    looks: list[str] = field(default_factory=list[str])
 
     def is_proven(self) -> bool:
         """Return whether held-out documents say what the choice is worth."""
@@ -90,7 +97,7 @@ def write_report(
     Parameters
     ----------
     files : sequence of str or path
-        Sweep, optimum and harvest files.
+        Sweep, optimum, comparison and harvest files.
     out : str or path
         The page (.html).
     title : str
@@ -114,7 +121,7 @@ def write_report(
     >>> jaxsppl.write_report(["demo/demo.sweep.nc"], "report.html")  # doctest: +SKIP
     """
     if not files:
-        raise ConfigError("no file was given; name at least one sweep, optimum or harvest file")
+        raise ConfigError("no file was given; name at least one result file")
     import jinja2
 
     engine = jinja2.Environment(
@@ -123,8 +130,11 @@ def write_report(
     engine.filters |= {"fixed": fixed, "signed": signed, "significant": significant}
     template = engine.from_string(resources("jaxsppl.report").joinpath("page.html").read_text())
     sections = [_section(file) for file in files]
+    named = [os.fspath(file) for file in files]
+    command = ["jaxsppl", "report", *named, "--out", os.fspath(out)]
     page = template.render(
-        title=title or f"Sampling settings: {', '.join(one.summary.file for one in sections)}",
+        title=title or f"Sampling settings: {_names([one.summary.file for one in sections])}",
+        command=shlex.join([*command, *(["--title", title] if title else [])]),
         sections=sections,
         version=__version__,
         value_text=value_text,
@@ -134,31 +144,47 @@ def write_report(
     return Path(out)
 
 
+def _names(files: Sequence[str]) -> str:
+    """Return the files in a heading, the first ones where they are many."""
+    more = len(files) - 2
+    return ", ".join(files) if more < 1 else f"{files[0]}, {files[1]} and {more} more"
+
+
 def _section(path: str | os.PathLike[str]) -> Section:
     """Return what the page says of one file."""
     summary, contents = describe(path), store.read_contents(path)
-    digest = [("SHA-256 of the values", str(contents.attrs.get("digest", "")))]
-    if isinstance(summary, HarvestSummary):
-        return Section(summary, provenance=[("this file", [*_harvest_facts(summary), *digest])])
     made_by = [
-        *digest,
+        ("SHA-256 of the values", str(contents.attrs.get("digest", ""))),
         ("jaxsppl", str(contents.attrs.get("version", "unknown"))),
         ("JAX", str(contents.attrs.get("jax_version", "unknown"))),
     ]
-    provenance = [*_provenance(contents), ("this file", made_by)]
+    checked = shlex.join(["jaxsppl", "check", os.fspath(path)])
+    if isinstance(summary, HarvestSummary):
+        shown = shlex.join(["jaxsppl", "show", os.fspath(path)])
+        facts = [*_harvest_facts(summary), made_by[0]]
+        return Section(summary, origin=[("this file", facts)], looks=[shown, checked])
+    files = [one["source"] for one in harvests_of(contents) if one["source"]]
+    harvests = [shlex.join(["jaxsppl", command, *files]) for command in ("show", "check") if files]
+    origin = [*_origin(contents), ("this file", made_by)]
+    looks = [*harvests, checked]
+    if isinstance(summary, ComparisonSummary):
+        looks = [*comparison_commands(contents, summary.file), *looks]
+        return Section(summary, origin=origin, looks=looks)
     if isinstance(summary, OptimumSummary):
         return Section(
             summary,
             starts=_starts(contents),
             recipe=optimum_recipe(contents, summary.file),
-            provenance=provenance,
+            origin=origin,
+            looks=looks,
         )
     return Section(
         summary,
         figures=_figures(path, summary),
         recipe=sweep_recipe(contents, summary.file),
         commands=_commands(summary, contents),
-        provenance=provenance,
+        origin=origin,
+        looks=looks,
     )
 
 
@@ -215,6 +241,7 @@ def _commands(summary: SweepSummary, contents: schema.Contents) -> list[tuple[st
                 setting.chain,
                 summary.epsilon,
                 summary.tail,
+                modules_of(contents),
             ),
         )
         for row in summary.rows
@@ -239,10 +266,12 @@ def _acting(row: Row, name: str) -> dict[str, float]:
     }
 
 
-def _provenance(contents: schema.Contents) -> list[tuple[str, list[tuple[str, str]]]]:
+def _origin(contents: schema.Contents) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return what each harvest of a result is, with what its file says where that can be read."""
     found: list[tuple[str, list[tuple[str, str]]]] = []
     for one in harvests_of(contents):
+        if not one["source"]:
+            continue  # pooled, or never in a file
         facts = [("file", one["source"]), ("SHA-256 of the values", one["fingerprint"])]
         try:
             harvest = store.read_contents(one["source"])

@@ -9,6 +9,9 @@ from typing import Any, cast
 from jaxsppl import schema, store
 from jaxsppl.report.surface import split_chain
 
+# The dataset of an optimum over all harvests of a model together.
+POOLED = "pooled"
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -64,7 +67,7 @@ def sweep_recipe(contents: schema.Contents, file: str) -> Recipe:
     attrs = contents.attrs
     grid = {name: contents.array(name).tolist() for name in contents.variables["nll"][0][2:]}
     tables: dict[str, Mapping[str, Any]] = {
-        "chain": _chain(attrs),
+        "chain": _chain(contents),
         "grid": grid,
         "objective": _objective(attrs, attrs.get("baseline_epsilon", 0.01)),
         "run": {"level": attrs.get("level", "auto"), "tolerance": attrs.get("tolerance", 1e-4)},
@@ -75,13 +78,10 @@ def sweep_recipe(contents: schema.Contents, file: str) -> Recipe:
         presets = (_asked(attrs).get("decide") or {}).get("presets")
         tables["decide"] = {**rules, "words": None, "presets": presets or None}
     name = store.safe_name(file.removesuffix(".sweep.nc"))
-    given = [f"{name}.toml", "--input", *(one["source"] for one in harvests_of(contents))]
-    made = ["jaxsppl", "sweep", *given, "--out", f"{name}.sweep.nc"]
-    return Recipe(
-        f"{name}.toml",
-        toml_text(tables),
-        (shlex.join(made), shlex.join(["jaxsppl", "show", f"{name}.sweep.nc"])),
-    )
+    made = ["jaxsppl", "sweep", f"{name}.toml", *_inputs(contents), "--out", f"{name}.sweep.nc"]
+    shown = ["jaxsppl", "show", f"{name}.sweep.nc"]
+    commands = (made, [*shown, "--front"], [*shown, "--json"])
+    return Recipe(f"{name}.toml", toml_text(tables), tuple(shlex.join(one) for one in commands))
 
 
 def optimum_recipe(contents: schema.Contents, file: str) -> Recipe:
@@ -104,7 +104,7 @@ def optimum_recipe(contents: schema.Contents, file: str) -> Recipe:
     )
     over = [str(name) for name in contents.array("parameter").tolist()]
     tables: dict[str, Mapping[str, Any]] = {
-        "chain": _chain(attrs),
+        "chain": _chain(contents),
         "grid": {**{name: [value] for name, value in held.items()}, **tried},
         "objective": _objective(attrs, 0.01),
         "optimize": {
@@ -112,18 +112,53 @@ def optimum_recipe(contents: schema.Contents, file: str) -> Recipe:
             "starts": contents.sizes["start"],
             **{name: attrs[name] for name in ("seed", "method", "max_steps") if name in attrs},
             "bounds": bounds,
+            "pooled": POOLED in contents.array("dataset").tolist(),
         },
     }
     name = store.safe_name(file.removesuffix(".optimum.nc"))
-    given = [f"{name}.toml", "--input", *(one["source"] for one in harvests_of(contents))]
-    command = ["jaxsppl", "optimize", *given, "--out", f"{name}.optimum.nc"]
-    return Recipe(f"{name}.toml", toml_text(tables), (shlex.join(command),))
+    made = ["jaxsppl", "optimize", f"{name}.toml", *_inputs(contents)]
+    made += ["--out", f"{name}.optimum.nc", "--csv", f"{name}.csv"]
+    return Recipe(f"{name}.toml", toml_text(tables), (shlex.join(made),))
+
+
+def comparison_commands(contents: schema.Contents, file: str) -> list[str]:
+    """Return how a comparison is made again, and shown.
+
+    Parameters
+    ----------
+    contents : Contents
+        A checked comparison file.
+    file : str
+        Its name.
+
+    Returns
+    -------
+    list of str
+        Only the second where Python made it: its settings have no words on a command line.
+    """
+    attrs, name = contents.attrs, store.safe_name(file.removesuffix(".comparison.nc"))
+    shown = shlex.join(["jaxsppl", "show", file])
+    try:
+        asked = json.loads(str(attrs["asked_json"]))
+    except (KeyError, ValueError):
+        return [shown]
+    made = ["jaxsppl", "compare", *(one["source"] for one in harvests_of(contents))]
+    for flag, words in asked.items():
+        made += [f"--{flag}", *words] if words else []
+    for flag in ("reference", "unit", "epsilon", "tail", "resamples", "confidence", "seed"):
+        made += [f"--{flag}", str(attrs[flag])]
+    return [shlex.join([*made, "--out", f"{name}.comparison.nc"]), shown]
 
 
 def setting_command(
-    harvest: str, values: Mapping[str, float], chain: Sequence[str], epsilon: float, tail: str
+    harvest: str,
+    values: Mapping[str, float],
+    chain: Sequence[str],
+    epsilon: float,
+    tail: str,
+    modules: Sequence[str] = (),
 ) -> str:
-    """Return a command that prints the nll of one setting by the definition.
+    """Return a command that prints nll and ood of one setting by the definition.
 
     Parameters
     ----------
@@ -135,24 +170,48 @@ def setting_command(
         Stages, first applied first.
     epsilon, tail
         As in `jaxsppl.sweep`.
+    modules : sequence of str
+        Python files with samplers of the user.
 
     Returns
     -------
     str
     """
     given = "".join(f", {name}={value!r}" for name, value in values.items())
+    own = "".join(f"runpy.run_path({file!r}); " for file in modules)
     code = (
-        "import jaxsppl, numpy as np; "
+        f"import jaxsppl, numpy as np{', runpy' if own else ''}; {own}"
         f"p = jaxsppl.token_probabilities({harvest!r}, chain={tuple(chain)!r}, tail={tail!r}"
-        f"{given}); print(-np.log(np.maximum(p.values, {epsilon!r})).mean())"
+        f"{given}).values; "
+        f"print(-np.log(np.maximum(p, {epsilon!r})).mean(), (p < {epsilon!r}).mean())"
     )
     return shlex.join(["python", "-c", code])
 
 
-def _chain(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table [chain], with the user's own samplers where the config named them."""
-    modules = (_asked(attrs).get("chain") or {}).get("modules")
-    return {"order": [*split_chain(attrs.get("chain", ""))], "modules": modules or None}
+def modules_of(contents: schema.Contents) -> list[str]:
+    """Return the Python files with the user's own samplers that the config of a result named.
+
+    Parameters
+    ----------
+    contents : Contents
+
+    Returns
+    -------
+    list of str
+    """
+    return (_asked(contents.attrs).get("chain") or {}).get("modules") or []
+
+
+def _inputs(contents: schema.Contents) -> list[str]:
+    """Return the flag that names the harvest files; pooled ones have no file of their own."""
+    files = [one["source"] for one in harvests_of(contents) if one.get("source")]
+    return ["--input", *files] if files else []
+
+
+def _chain(contents: schema.Contents) -> dict[str, Any]:
+    """Return the table [chain]."""
+    order = [*split_chain(contents.attrs.get("chain", ""))]
+    return {"order": order, "modules": modules_of(contents) or None}
 
 
 def _objective(attrs: Mapping[str, Any], epsilon: Any) -> dict[str, Any]:

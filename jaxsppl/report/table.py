@@ -14,6 +14,11 @@ from jaxsppl import schema, store
 from jaxsppl.errors import SchemaError
 from jaxsppl.plural import plural
 from jaxsppl.report.aligned import WIDTH, aligned, fixed, signed, significant, wrapped
+from jaxsppl.report.comparison import (
+    ComparisonSummary,
+    comparison_text,
+    summarise_comparison,
+)
 from jaxsppl.report.front import front_text
 from jaxsppl.report.proof import interval, macro_text, proof_text
 from jaxsppl.report.rows import Row, Setting, SweepSummary, summarise_sweep
@@ -25,14 +30,14 @@ from jaxsppl.report.summaries import (
 )
 from jaxsppl.report.surface import DEFAULT, NEUTRAL, value_text
 
-Summary: TypeAlias = SweepSummary | HarvestSummary | OptimumSummary
+Summary: TypeAlias = SweepSummary | HarvestSummary | OptimumSummary | ComparisonSummary
 
 # More pairs than this are listed one a line; each in detail would scroll away.
 _DETAILED = 8
 
 
 def describe(path: str | os.PathLike[str]) -> Summary:
-    """Read, check and summarise a sweep, harvest or optimum file.
+    """Read, check and summarise a result file.
 
     Parameters
     ----------
@@ -41,7 +46,7 @@ def describe(path: str | os.PathLike[str]) -> Summary:
 
     Returns
     -------
-    SweepSummary, HarvestSummary or OptimumSummary
+    SweepSummary, HarvestSummary, OptimumSummary or ComparisonSummary
 
     Raises
     ------
@@ -60,10 +65,11 @@ def describe(path: str | os.PathLike[str]) -> Summary:
     if kind == schema.HARVEST:
         schema.check_harvest(contents, file)
         return summarise_harvest(contents, Path(path).name)
-    raise SchemaError(
-        f"{file}: its schema is {kind!r}; show reads {schema.SWEEP}, {schema.HARVEST} and "
-        f"{schema.OPTIMUM} files"
-    )
+    if kind == schema.COMPARISON:
+        schema.check_comparison(contents, file)
+        return summarise_comparison(store.to_dataset(contents), Path(path).name)
+    kinds = ", ".join((schema.SWEEP, schema.HARVEST, schema.OPTIMUM, schema.COMPARISON))
+    raise SchemaError(f"{file}: its schema is {kind!r}; give a file of {kinds}")
 
 
 def to_data(summary: Summary) -> dict[str, Any]:
@@ -71,7 +77,7 @@ def to_data(summary: Summary) -> dict[str, Any]:
 
     Parameters
     ----------
-    summary : SweepSummary, HarvestSummary or OptimumSummary
+    summary : SweepSummary, HarvestSummary, OptimumSummary or ComparisonSummary
 
     Returns
     -------
@@ -86,7 +92,7 @@ def to_json(summary: Summary) -> str:
 
     Parameters
     ----------
-    summary : SweepSummary, HarvestSummary or OptimumSummary
+    summary : SweepSummary, HarvestSummary, OptimumSummary or ComparisonSummary
 
     Returns
     -------
@@ -102,7 +108,7 @@ def render(summary: Summary, *, markdown: bool = False, front: bool = False) -> 
 
     Parameters
     ----------
-    summary : SweepSummary, HarvestSummary or OptimumSummary
+    summary : SweepSummary, HarvestSummary, OptimumSummary or ComparisonSummary
     markdown : bool
         Tables as Markdown instead of aligned columns of at most 100 characters.
     front : bool
@@ -112,6 +118,8 @@ def render(summary: Summary, *, markdown: bool = False, front: bool = False) -> 
     -------
     str
     """
+    if isinstance(summary, ComparisonSummary):
+        return comparison_text(summary, markdown)
     if isinstance(summary, SweepSummary):
         parts = _sweep(summary, markdown, front)
     elif isinstance(summary, OptimumSummary):

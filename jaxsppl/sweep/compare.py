@@ -170,7 +170,28 @@ def compare(
                 if model != first
             },
         )
-    return labelled(found, models, [PLAIN, *chosen], first, unit, epsilon, tail, rules, chosen)
+    members = [member.tokens for group in grouped.values() for member in group.values()]
+    return labelled(
+        found,
+        models,
+        [PLAIN, *chosen],
+        first,
+        unit,
+        epsilon,
+        tail,
+        rules,
+        chosen,
+        [
+            {
+                "model": one.model,
+                "dataset": one.dataset,
+                "fingerprint": one.fingerprint,
+                "source": one.source,
+            }
+            for one in members
+        ],
+        min(one.top_logprob.shape[1] for one in members),
+    )
 
 
 def _settings(

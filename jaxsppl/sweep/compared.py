@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxsppl import __version__, schema
 from jaxsppl.choice import Rules
 from jaxsppl.schema import Array
 from jaxsppl.sweep.baselines import Baseline
@@ -71,6 +72,8 @@ def labelled(
     tail: str,
     rules: Rules,
     chosen: Mapping[str, Baseline],
+    sources: Sequence[Mapping[str, str]],
+    alternatives: int,
 ) -> "xr.Dataset":
     """Put comparisons under their labels, the mean over datasets last.
 
@@ -85,6 +88,10 @@ def labelled(
         Of the differences.
     epsilon, tail, rules, chosen
         As in `compare`.
+    sources : sequence of mapping
+        Model, dataset, fingerprint and source of each harvest.
+    alternatives : int
+        Listed alternatives of each token, the fewest of all harvests.
 
     Returns
     -------
@@ -136,6 +143,7 @@ def labelled(
         "percentile": [*PERCENTILES],
     }
     attrs = {
+        "schema": schema.COMPARISON,
         "reference": reference,
         "unit": unit,
         "epsilon": epsilon,
@@ -146,6 +154,9 @@ def labelled(
         "settings_json": json.dumps(
             {n: {"chain": [*s.chain], "settings": dict(s.settings)} for n, s in chosen.items()}
         ),
+        "alternatives": alternatives,
+        "harvests_json": json.dumps([*sources]),
+        "version": __version__,
     }
     return xr.Dataset(variables, coords=coords, attrs=attrs)
 

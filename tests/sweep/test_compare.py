@@ -14,7 +14,7 @@ import jaxsppl
 from jaxsppl import cli
 from jaxsppl.choice import Rules
 from jaxsppl.errors import ConfigError
-from jaxsppl.report.comparison import comparison_text
+from jaxsppl.report.comparison import comparison_text, summarise_comparison
 from jaxsppl.sweep.bootstrap import draw_documents, resample, resample_difference
 from jaxsppl.sweep.compared import MEAN, PLAIN
 from jaxsppl.sweep.divergence import places, plain_divergence, sampler_divergence
@@ -199,7 +199,7 @@ def test_other_tokenizers_are_compared_by_byte_or_not_at_all() -> None:
         [one, other], ["neutral"], unit="character", characters=size, rules=RULES
     )
     bits = -float(one.token_logprob.astype("f8").sum()) / (9 * 80) / np.log(2)
-    text = comparison_text(by_character)
+    text = comparison_text(summarise_comparison(by_character))
     assert max(map(len, text.splitlines())) <= 100
     assert "nat/token" not in text
     assert "KL" not in text
@@ -244,7 +244,7 @@ def test_refusals(options: dict[str, Any], words: str) -> None:
 def test_the_command_and_its_table(
     compared: xr.Dataset, tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = comparison_text(compared)
+    text = comparison_text(summarise_comparison(compared))
     assert max(map(len, text.splitlines())) <= 100
     assert "KL at least" in text
     assert "mean of datasets (16 documents)" in text
