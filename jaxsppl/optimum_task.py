@@ -10,14 +10,15 @@ import jaxsppl
 from jaxsppl import config, journal, parameters, schema, store
 from jaxsppl.axes import axis
 from jaxsppl.bars import counted
+from jaxsppl.choice import Choice
 from jaxsppl.errors import ConfigError, SchemaError
 from jaxsppl.results import engine, harvest_identity, input_files
 
 if TYPE_CHECKING:
     from jaxsppl.config import Config
 
-# Parameters that a gradient moves; the values of all others are tried one by one.
-SMOOTH = ("temperature", "alpha", "beta")
+# What is optimized where nothing is said.
+_USUAL = ("temperature", "alpha", "beta")
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class OptimizeTask:
         What is tried of the parameters that no gradient can move.
     order : tuple of str
         The chain.
+    choice : Choice
+        What is best.
     epsilon, tail, starts, seed, pooled, method, max_steps, bounds, memory_mib
         As in `jaxsppl.optimize`.
     """
@@ -48,6 +51,7 @@ class OptimizeTask:
     fixed: Mapping[str, float]
     values: Mapping[str, list[float]]
     order: tuple[str, ...]
+    choice: Choice
     epsilon: float
     tail: str
     starts: int
@@ -65,6 +69,7 @@ class OptimizeTask:
             "fixed": dict(self.fixed),
             "values": dict(self.values),
             "chain": [*self.order],
+            "objective": self.choice.words(),
             "epsilon": self.epsilon,
             "tail": self.tail,
             "starts": self.starts,
@@ -101,6 +106,7 @@ class OptimizeTask:
                 chain=self.order,
                 epsilon=self.epsilon,
                 tail=self.tail,
+                choice=self.choice,
                 starts=self.starts,
                 seed=self.seed,
                 pooled=self.pooled,
@@ -141,10 +147,11 @@ def optimize_task(
     overrides, inputs : iterable of str
         As in `config.load` and `input_files`.
     over : sequence of str, optional
-        Parameters; those of the config, else temperature, alpha and beta.
+        Parameters; those of the config, else temperature, alpha and beta with the config's other
+        axes of several values.
     fixed : mapping, optional
-        Parameters that are held, beside the config's axes of one value. Of top_k, min_p and
-        top_p the values of the config's axis are tried one by one.
+        Parameters that are held, beside the config's axes of one value. Of parameters that no
+        gradient moves, as top_k, the values of the config's axis are tried one by one.
     starts, seed : int, optional
         Those of the config by default.
     pooled : bool
@@ -163,8 +170,8 @@ def optimize_task(
     Raises
     ------
     ConfigError
-        For an unknown parameter, or when temperature, alpha or beta have several values and are
-        not optimized: it is not clear which one to hold.
+        For an unknown parameter, or when one that a gradient moves has several values and is not
+        optimized: it is not clear which one to hold.
     """
     given = [*inputs]
     if settings is None and any(source.endswith(".toml") for source in sources):
@@ -179,7 +186,8 @@ def optimize_task(
         given = [*sources, *given]
     if over is not None and not over:
         raise ConfigError("--over: it is empty; name at least one parameter, as temperature")
-    names = list(over or settings.optimize.over or SMOOTH)
+    asked = over or settings.optimize.over
+    names = list(asked or _USUAL)
     for name in names:
         parameters.parameter(name, "--over")
     held = {
@@ -193,9 +201,11 @@ def optimize_task(
             continue
         if name not in names and len(listed) == 1:
             held[name] = listed[0]
-        elif name not in SMOOTH:
+        elif not parameters.is_smooth(name):
             values[name] = listed
             names += [name] if name not in names else []
+        elif name not in names and not asked:
+            names.append(name)
         elif name not in names:
             raise ConfigError(
                 f"config '{settings.name}': grid.{name} has {len(listed)} values and is not "
@@ -214,6 +224,7 @@ def optimize_task(
             used,
             "chain",
         ),
+        choice=settings.objective.choice(),
         epsilon=settings.objective.epsilon,
         tail=settings.objective.tail,
         starts=settings.optimize.starts if starts is None else starts,

@@ -18,6 +18,7 @@ from jaxsppl import schema, store
 from jaxsppl.errors import PlanError
 from jaxsppl.report.proof import CHOSEN, Line
 from jaxsppl.report.rows import SweepSummary
+from jaxsppl.report.summaries import goal_of
 
 # What spreadsheets still open.
 MOST_ROWS = 1_000_000
@@ -185,16 +186,20 @@ def write_optimum(contents: schema.Contents, path: str | os.PathLike[str]) -> Pa
     -------
     Path
         The file. Columns: model, dataset, start, then ``initial_`` and ``optimum_`` of each
-        parameter, nll [nat/token], ood [1], status, n_step, best (1 for the pair's best start).
+        parameter, goal where it is not the nll, nll [nat/token], ood [1], status, n_step, best (1
+        for the pair's best start).
     """
     names = [str(name) for name in contents.array("parameter").tolist()]
-    nll = contents.array("nll")
+    goal = goal_of(contents)
+    numbers = [
+        name for name in ("goal", "nll", "ood", "status", "n_step") if name in contents.variables
+    ]
 
     def lines() -> Iterator[list[object]]:
         """Yield the starts of each pair."""
-        for i, j, start in np.ndindex(nll.shape):
-            finite = np.where(np.isfinite(nll[i, j]), nll[i, j], np.inf)
-            best = np.isfinite(finite).any() and int(np.argmin(finite)) == start
+        for i, j, start in np.ndindex(goal.shape):
+            known = np.isfinite(goal[i, j])
+            best = known.any() and int(np.argmin(np.where(known, goal[i, j], np.inf))) == start
             yield [
                 contents.array("model")[i],
                 contents.array("dataset")[j],
@@ -205,14 +210,14 @@ def write_optimum(contents: schema.Contents, path: str | os.PathLike[str]) -> Pa
                     contents.array(name)[i, j, start].item()
                     if hasattr(contents.array(name)[i, j, start], "item")
                     else contents.array(name)[i, j, start]
-                    for name in ("nll", "ood", "status", "n_step")
+                    for name in numbers
                 ),
                 int(best),
             ]
 
     head = ["model", "dataset", "start"]
     head += [f"initial_{name}" for name in names] + [f"optimum_{name}" for name in names]
-    return _write(Path(path), [*head, "nll", "ood", "status", "n_step", "best"], lines())
+    return _write(Path(path), [*head, *numbers, "best"], lines())
 
 
 def _write(path: Path, head: Sequence[str], lines: Iterable[Iterable[Any]]) -> Path:

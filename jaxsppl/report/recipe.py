@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from jaxsppl import schema, store
-from jaxsppl.report.surface import split_chain
+from jaxsppl.report.surface import choice_of, split_chain
 
 # The dataset of an optimum over all harvests of a model together.
 POOLED = "pooled"
@@ -69,7 +69,7 @@ def sweep_recipe(contents: schema.Contents, file: str) -> Recipe:
     tables: dict[str, Mapping[str, Any]] = {
         "chain": _chain(contents),
         "grid": grid,
-        "objective": _objective(attrs, attrs.get("baseline_epsilon", 0.01)),
+        "objective": _objective(contents, attrs.get("baseline_epsilon", 0.01)),
         "run": {"level": attrs.get("level", "auto"), "tolerance": attrs.get("tolerance", 1e-4)},
     }
     rules = json.loads(str(attrs.get("decide_json", "{}")))
@@ -106,7 +106,7 @@ def optimum_recipe(contents: schema.Contents, file: str) -> Recipe:
     tables: dict[str, Mapping[str, Any]] = {
         "chain": _chain(contents),
         "grid": {**{name: [value] for name, value in held.items()}, **tried},
-        "objective": _objective(attrs, 0.01),
+        "objective": _objective(contents, 0.01),
         "optimize": {
             "over": over,
             "starts": contents.sizes["start"],
@@ -214,9 +214,11 @@ def _chain(contents: schema.Contents) -> dict[str, Any]:
     return {"order": order, "modules": modules_of(contents) or None}
 
 
-def _objective(attrs: Mapping[str, Any], epsilon: Any) -> dict[str, Any]:
+def _objective(contents: schema.Contents, epsilon: Any) -> dict[str, Any]:
     """Return the table [objective]."""
-    return {"epsilon": attrs.get("epsilon", epsilon), "tail": attrs.get("tail", "bound")}
+    attrs = contents.attrs
+    scored = {"epsilon": attrs.get("epsilon", epsilon), "tail": attrs.get("tail", "bound")}
+    return scored | vars(choice_of(contents))
 
 
 def _asked(attrs: Mapping[str, Any]) -> dict[str, Any]:

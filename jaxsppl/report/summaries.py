@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxsppl import schema
-from jaxsppl.report.surface import bits_per_byte, split_chain
+from jaxsppl.report.surface import bits_per_byte, choice_of, split_chain
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class OptimumRow:
     n_step : int
         Steps that it took.
     starts, starts_at_best : int
-        Starts, and how many of them came within 1e-6 nat/token of the best.
+        Starts, and how many of them came within 1e-6 of the best.
     std_error : mapping of str to float
         Standard errors of the values that a gradient moved, tokens taken as independent.
     correlation : mapping of str to float
@@ -155,6 +155,8 @@ class OptimumSummary:
     tail : str
     parameters : tuple of str
         What was optimized.
+    objective : str
+        What is best, in words.
     rows : tuple of OptimumRow
     notes : tuple of str
     """
@@ -164,6 +166,7 @@ class OptimumSummary:
     epsilon: float
     tail: str
     parameters: tuple[str, ...]
+    objective: str
     rows: tuple[OptimumRow, ...]
     notes: tuple[str, ...] = ()
     kind: str = "optimum"
@@ -181,30 +184,29 @@ def summarise_optimum(contents: schema.Contents, file: str) -> OptimumSummary:
     Returns
     -------
     OptimumSummary
-        Pairs without a finite nll are left out.
+        Pairs without a finite goal are left out.
     """
+    goals = goal_of(contents)
     names = tuple(str(name) for name in contents.array("parameter").tolist())
     rows: list[OptimumRow] = []
     for i, model in enumerate(contents.array("model").tolist()):
         for j, dataset in enumerate(contents.array("dataset").tolist()):
-            nll = contents.array("nll")[i, j]
-            if not np.isfinite(nll).any():
+            goal = goals[i, j]
+            if not np.isfinite(goal).any():
                 continue
-            # A start that ran away must not win because NaN compares as anything.
-            start = int(np.argmin(np.where(np.isfinite(nll), nll, np.inf)))
-            with np.errstate(invalid="ignore"):
-                met = int((nll <= nll[start] + 1e-6).sum())
+            start = int(np.nanargmin(goal))
+            met = int((goal <= goal[start] + 1e-6).sum())
             optimum = contents.array("optimum")[i, j, start]
             rows.append(
                 OptimumRow(
                     model=str(model),
                     dataset=str(dataset),
                     values={name: float(value) for name, value in zip(names, optimum, strict=True)},
-                    nll=float(nll[start]),
+                    nll=float(contents.array("nll")[i, j, start]),
                     ood=float(contents.array("ood")[i, j, start]),
                     status=str(contents.array("status")[i, j, start]),
                     n_step=int(contents.array("n_step")[i, j, start]),
-                    starts=len(nll),
+                    starts=len(goal),
                     starts_at_best=met,
                     **_errors(contents, (i, j), names),
                 )
@@ -216,8 +218,26 @@ def summarise_optimum(contents: schema.Contents, file: str) -> OptimumSummary:
         epsilon=float(attrs.get("epsilon", math.nan)),
         tail=str(attrs.get("tail", "drop")),
         parameters=names,
+        objective=choice_of(contents).words(),
         rows=tuple(rows),
     )
+
+
+def goal_of(contents: schema.Contents) -> schema.Array:
+    """Return what each start of an optimum file is judged by: the nll where the file names nothing.
+
+    Parameters
+    ----------
+    contents : Contents
+        A checked optimum file.
+
+    Returns
+    -------
+    array
+        (model, dataset, start), NaN where nothing finite, or nothing within the limit, was found.
+    """
+    values = contents.array("goal" if "goal" in contents.variables else "nll")
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def _errors(

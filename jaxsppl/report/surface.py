@@ -192,7 +192,7 @@ def _surface(
         best=Point("best", {}, chain, math.nan, math.nan),
         baselines=tuple(_baselines(contents, pair)),
         plateau=_plateau(contents, pair),
-        choice=_choice(contents),
+        choice=choice_of(contents),
     )
     return replace(surface, best=_stored_best(contents, surface, pair))
 
@@ -204,8 +204,8 @@ def _plateau(contents: Contents, pair: tuple[int, int]) -> Array | None:
     return contents.array("plateau")[pair].astype(bool)
 
 
-def _choice(contents: Contents) -> Choice:
-    """Return the objective of a file."""
+def choice_of(contents: Contents) -> Choice:
+    """Return what is best in a sweep or optimum file."""
     text = str(contents.attrs.get("choice_json", ""))
     return msgspec.json.decode(text, type=Choice) if text else Choice()
 

@@ -317,7 +317,8 @@ def _optimum(summary: OptimumSummary, markdown: bool) -> list[str]:
         ]
         for row in summary.rows
     ]
-    below = f"chain: {_chain(summary.chain)}; epsilon {summary.epsilon:g}; tail {summary.tail}"
+    below = f"best: {summary.objective}; chain: {_chain(summary.chain)}; "
+    below += f"epsilon {summary.epsilon:g}; tail {summary.tail}"
     table = aligned(head, cells, 2, markdown) if cells else "no start came to a finite nll"
     return [table, _errors(summary), _notes(summary.notes), wrapped(below)]
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from jaxsppl import schema
@@ -23,7 +24,7 @@ SAME = 1e-6
 _WORDS: dict[str, tuple[str, str]] = {
     "initial": ("1", "parameters of the start"),
     "optimum": ("1", "parameters where the search from that start ended"),
-    "goal": ("1", "what was minimised, there: see the attribute objective"),
+    "goal": ("1", "what was minimised, by the attribute choice_json; NaN beyond a limit"),
     "nll": ("nat/token", "epsilon-clipped negative log-likelihood there, on all tokens"),
     "ood": ("1", "share of tokens whose probability there is below epsilon"),
     "status": ("", "how the search ended: " + ", ".join(descent.STATUS)),
@@ -141,12 +142,13 @@ def labelled(
         "parameter": list(space.over),
         "other_parameter": list(space.over),
     }
+    kept = {} if problem.choice.is_plain else {"choice_json": msgspec.json.encode(problem.choice)}
     attrs: dict[str, Any] = {
+        **{name: text.decode() for name, text in kept.items()},
         "schema": schema.OPTIMUM,
         "chain": ",".join(problem.chain),
         "epsilon": problem.fixed["epsilon"],
         "tail": tail,
-        "objective": problem.choice.words(),
         "fixed_json": json.dumps(dict(sorted(space.fixed.items()))),
         "bounds_json": json.dumps(dict(zip(space.smooth, space.bounds, strict=True))),
         "values_json": json.dumps(

@@ -26,7 +26,7 @@ from jaxsppl.sweep.resident import Resident
 
 # Starts in a call of the program.
 BATCH = 8
-# Width of the edge at epsilon where ood is searched by gradient [nat]: a token counts by half there.
+# Width of the edge at epsilon where ood is searched by gradient [nat].
 EDGE = 0.05
 
 
