@@ -210,7 +210,7 @@ def load(
     """
     file = Path(path)
     try:
-        raw = tomllib.loads(file.read_bytes().decode("utf-8"))
+        raw = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}; name a sweep config (TOML)") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -45,6 +45,12 @@ class SchemaError(JaxspplError, ValueError):
     exit_code = 3
 
 
+class MissingFileError(SchemaError):
+    """A file that is named is not there: a slip in the command, no fault of a file."""
+
+    exit_code = 2
+
+
 class ServerError(JaxspplError):
     """A server cannot be reached or is unfit for the harvest."""
 

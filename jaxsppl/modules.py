@@ -63,7 +63,7 @@ def _run(path: Path, where: str) -> None:
         raise ConfigError(f"{where}: {path}: {error}") from error
     except SyntaxError as error:
         raise ConfigError(f"{where}: {path}, line {error.lineno}: {error.msg}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # whatever a user's file raises
         why = " ".join(str(error).split())[:300]
         raise ConfigError(

@@ -12,6 +12,7 @@ import numpy as np
 
 import jaxsppl
 from jaxsppl import config, journal, parameters, schema, store
+from jaxsppl.atomic import check_target
 from jaxsppl.bars import counted
 from jaxsppl.choice import recipe
 from jaxsppl.errors import ConfigError, SchemaError
@@ -63,7 +64,7 @@ def input_files(settings: "Config", given: Iterable[str] = ()) -> list[Path]:
 
     Raises
     ------
-    SchemaError
+    MissingFileError
         When nothing matches.
     """
     patterns = list(given) or settings.run.input or [f"{settings.run.out}/*.harvest.nc"]
@@ -162,6 +163,7 @@ def sweep_to(
     """
     unfinished = path.with_name(f"{path.name}.parts")
     check_grid(settings)
+    check_target(path, schema.SWEEP)
     with journal.lock(path):
         if settings.decide is not None and _is_swept(path, settings, order, files):
             result = store.read_sweep(path)

@@ -1,19 +1,19 @@
-"""The only reading and writing of result files: atomic NetCDF, checked when it is opened."""
+"""The only reading and writing of result files: NetCDF, checked when it is opened."""
 
 import contextlib
 import glob
 import json
 import os
-import secrets
 import zipfile
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from jaxsppl import schema
-from jaxsppl.errors import ConfigError, SchemaError
+from jaxsppl.atomic import NETCDF, atomic_path
+from jaxsppl.errors import ConfigError, MissingFileError, SchemaError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,54 +21,6 @@ if TYPE_CHECKING:
     Harvests: TypeAlias = (
         str | os.PathLike[str] | xr.Dataset | Iterable[str | os.PathLike[str] | xr.Dataset]
     )
-
-
-@contextlib.contextmanager
-def atomic_path(path: Path) -> Generator[Path]:
-    """Give a temporary path in the same folder that replaces `path` when the block ends well.
-
-    Parameters
-    ----------
-    path : Path
-        The file to be written; its folder is made when missing.
-
-    Yields
-    ------
-    Path
-        Where to write. After a failure it is removed and `path` is as it was.
-
-    Raises
-    ------
-    ConfigError
-        When the folder cannot be written.
-    """
-    if not path.name:
-        raise ConfigError(f"cannot write '{path}': it is a folder; name a file in it")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        with temporary.open("rb+") as handle:
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write '{path}': {error.strerror or error}; choose another place for it"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):  # the folder itself may be what is wrong
-            temporary.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; some file systems cannot, which is no error."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -103,7 +55,7 @@ def write_dataset(dataset: "xr.Dataset", path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     ConfigError
-        When it cannot be written; an existing file then stays as it was.
+        When it cannot be written, or a file of another kind is there, which stays as it was.
     """
     target = Path(path)
     encoding: dict[str, dict[str, Any]] = {
@@ -114,7 +66,7 @@ def write_dataset(dataset: "xr.Dataset", path: str | os.PathLike[str]) -> Path:
     for name in dataset.variables:
         encoding.setdefault(str(name), {})["_FillValue"] = None
     marked = dataset.assign_attrs(digest=schema.digest(contents_of(dataset)), complete=1)
-    with atomic_path(target) as temporary:
+    with atomic_path(target, str(marked.attrs.get("schema", NETCDF))) as temporary:
         marked.to_netcdf(temporary, engine="netcdf4", format="NETCDF4", encoding=encoding)
     return target
 
@@ -196,16 +148,18 @@ def read_contents(path: str | os.PathLike[str]) -> schema.Contents:
 
     Raises
     ------
+    MissingFileError
+        When it does not exist.
     SchemaError
-        When it does not exist or is not a readable NetCDF file.
+        When it is not a readable NetCDF file.
     """
     import netCDF4
 
     name = Path(path)
     if name.is_dir():
-        raise SchemaError(f"{name}: it is a folder; name a file in it")
+        raise MissingFileError(f"{name}: it is a folder; name a file in it")
     if not name.is_file():
-        raise SchemaError(f"{name}: there is no such file")
+        raise MissingFileError(f"{name}: there is no such file; make it first, or name another")
     try:
         with netCDF4.Dataset(name, "r") as file:
             file.set_auto_mask(False)
@@ -325,7 +279,7 @@ def expand(pattern: str | os.PathLike[str]) -> list[Path]:
 
     Raises
     ------
-    SchemaError
+    MissingFileError
         When nothing matches.
     """
     text = os.fspath(pattern)
@@ -333,7 +287,7 @@ def expand(pattern: str | os.PathLike[str]) -> list[Path]:
     if len(found) == 1 and found[0].is_dir():
         found = sorted(found[0].glob("*.harvest.nc"))
     if not found:
-        raise SchemaError(f"no harvest file matches '{text}'; harvest first or name the files")
+        raise MissingFileError(f"no harvest file matches '{text}'; harvest first or name the files")
     return found
 
 
@@ -353,8 +307,12 @@ def open_harvest(source: "Harvests") -> "xr.Dataset | list[xr.Dataset]":
 
     Raises
     ------
+    MissingFileError
+        When nothing matches.
     SchemaError
-        When nothing matches or a file breaks its schema.
+        When a file breaks its schema.
+    ConfigError
+        When nothing is given, something else, or one (model, dataset) twice.
 
     Examples
     --------
@@ -378,8 +336,8 @@ def harvests(source: "Harvests") -> "list[xr.Dataset]":
 
     Raises
     ------
-    SchemaError
-        As `open_harvest`, and when one (model, dataset) stands twice.
+    MissingFileError, SchemaError, ConfigError
+        As `open_harvest`.
     """
     import xarray as xr
 
@@ -389,7 +347,7 @@ def harvests(source: "Harvests") -> "list[xr.Dataset]":
     datasets: list[xr.Dataset] = []
     for entry in entries:
         if not isinstance(entry, one):
-            raise SchemaError(
+            raise ConfigError(
                 f"a {type(entry).__name__} is no harvest; give a file's name, a dataset, or a list"
             )
         if isinstance(entry, xr.Dataset):
@@ -398,11 +356,11 @@ def harvests(source: "Harvests") -> "list[xr.Dataset]":
         else:
             datasets.extend(read_harvest(path) for path in expand(entry))
     if not datasets:
-        raise SchemaError("no harvest was given; name at least one file or dataset")
+        raise ConfigError("no harvest was given; name at least one file or dataset")
     pairs = [(str(d["model"].values), str(d["dataset"].values)) for d in datasets]
     for pair in pairs:
         if pairs.count(pair) > 1:
-            raise SchemaError(
+            raise ConfigError(
                 f"two harvests are of model '{pair[0]}' on dataset '{pair[1]}'; give one"
             )
     return datasets

@@ -73,10 +73,10 @@ MISTAKES: dict[str, tuple[list[str], int, list[str]]] = {
     "empty axis": (["sweep", "c.toml", "--set", "grid.min_p=[]"], 2, ["grid.min_p", "empty"]),
     "NaN": (["sweep", "c.toml", "--set", "grid.min_p=[nan]"], 2, ["grid.min_p", "nan"]),
     "negative": (["sweep", "c.toml", "--set", "grid.temperature=-1"], 2, ["at least 0"]),
-    "no input": (["sweep", "c.toml", "--input", "no/*.nc"], 3, ["no/*.nc"]),
+    "no input": (["sweep", "c.toml", "--input", "no/*.nc"], 2, ["no/*.nc"]),
     "no grid": (["sweep", "c.toml", "--set", "grid={}"], 2, ["[grid]"]),
     "no text": (["run", "c.toml"], 2, ["[texts.datasets]"]),
-    "no file": (["show", "missing.nc"], 3, ["missing.nc", "no such file"]),
+    "no file": (["show", "missing.nc"], 2, ["missing.nc", "no such file"]),
     "no source": (["prepare", "missing.txt", "--out", "o"], 2, ["missing.txt"]),
     "bad column": (["prepare", "t.csv", "--out", "o", "--column", "b"], 2, ["'b'"]),
     "no server": (["harvest", "texts", "--out", "o"], 2, ["--server"]),
@@ -131,7 +131,19 @@ MISTAKES: dict[str, tuple[list[str], int, list[str]]] = {
         2,
         ["patience_s", "nan"],
     ),
-    "a folder": (["show", "out"], 3, ["out", "folder"]),
+    "a folder": (["show", "out"], 2, ["out", "folder"]),
+    "a config as the output": (["sweep", "c.toml", "--out", "c.toml"], 2, ["c.toml", "config"]),
+    "a folder as the output": (["sweep", "c.toml", "--out", "out"], 2, ["'out'", "folder"]),
+    "a harvest as the output": (
+        ["sweep", "c.toml", "--out", "out/a.harvest.nc"],
+        2,
+        ["a.harvest.nc", "jaxsppl-harvest/1"],
+    ),
+    "one harvest twice": (
+        ["compare", "out/a.harvest.nc", "out"],
+        2,
+        ["two harvests", "give one"],
+    ),
     "order as text": (
         ["sweep", "c.toml", "--set", "chain.order=temperature"],
         2,
@@ -341,6 +353,41 @@ def test_a_reader_that_has_seen_enough_is_no_error(place: Path) -> None:
         assert process.wait() == 0
 
 
+def in_shell(command: str) -> "subprocess.CompletedProcess[str]":
+    """Run a line of the shell in which `jaxsppl` is the command."""
+    line = f'jaxsppl() {{ "{sys.executable}" -m jaxsppl "$@"; }}; set -o pipefail; {command}'
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("jaxsppl --help | head -n 1 >&2", 0, "Usage: jaxsppl COMMAND"),
+        ("jaxsppl show out/a.harvest.nc >&-", 0, ""),
+        ("jaxsppl show out/a.harvest.nc 2>&- >/dev/null", 0, ""),
+        ("jaxsppl show missing.nc 2>&-", 2, ""),
+        ("jaxsppl show out/a.harvest.nc >/dev/full", 1, "No space left on device"),
+    ],
+)
+def test_odd_standard_streams_cost_no_traceback(
+    place: Path, command: str, code: int, words: str
+) -> None:
+    done = in_shell(command)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == bool(words)
+
+
+def test_names_that_the_terminal_cannot_show_are_escaped(place: Path) -> None:
+    name = "ä☃.harvest.nc"
+    (place / "out/a.harvest.nc").rename(place / name)
+    words = jaxsppl("check", name, PYTHONIOENCODING="ascii")
+    assert words.returncode == 0
+    assert r"\xe4\u2603.harvest.nc" in words.stdout
+    data = json.loads(jaxsppl("check", name, "--json", PYTHONIOENCODING="ascii").stdout)
+    assert data["files"][0]["path"] == name
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_sweep_says_how_to_resume_and_leaves_nothing(
     place: Path, number: signal.Signals
@@ -384,6 +431,7 @@ class Broken(Exception):
         (IncompleteError("a"), 1, "a"),
         (ServerError("b"), 4, "b"),
         (MemoryError(), 1, "memory"),
+        (OSError(5, "Input/output error", "a.nc"), 1, "'a.nc': Input/output error"),
         (KeyboardInterrupt(), 130, "resume"),
         (Broken("c"), 1, "unexpected Broken: c"),
     ],

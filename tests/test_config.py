@@ -192,6 +192,12 @@ def test_a_bad_override_is_refused(tmp_path: Path, override: str) -> None:
         config.load(file, [override], {})
 
 
+def test_a_file_of_windows_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_bytes(b"\xef\xbb\xbf[grid]\r\nmin_p = [0, 0.1]\r\n")
+    assert config.load(file, environment={}).grid == {"min_p": [0, 0.1]}
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     binary = tmp_path / "b.toml"
     binary.write_bytes(b"\xff\xfe\x00")

@@ -17,11 +17,12 @@ import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
-from small import harvest
+from small import harvest, sweep_file
 
 import jaxsppl
-from jaxsppl import journal, store
-from jaxsppl.errors import ConfigError, IncompleteError, SchemaError
+from jaxsppl import journal, schema, store
+from jaxsppl.atomic import atomic_path
+from jaxsppl.errors import ConfigError, IncompleteError, MissingFileError, SchemaError
 
 TESTS = Path(__file__).parent
 
@@ -97,7 +98,7 @@ def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     target = tmp_path / "a.harvest.nc"
     store.write_dataset(harvest(), target)
     before = target.read_bytes()
-    with pytest.raises(RuntimeError), store.atomic_path(target) as temporary:
+    with pytest.raises(RuntimeError), atomic_path(target, schema.HARVEST) as temporary:
         temporary.write_bytes(b"half")
         raise RuntimeError
     assert target.read_bytes() == before
@@ -111,6 +112,51 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         store.write_dataset(harvest(), wall / "a.harvest.nc")
     with pytest.raises(ConfigError, match="cannot write"):
         store.write_text(wall / "x.txt", "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("other.harvest.nc", None, schema.HARVEST),
+        ("my.toml", b"[grid]\n", "a sweep config"),
+        ("notes.txt", b"notes", "a file"),
+        ("folder", None, "a folder"),
+        ("link", None, "a device"),
+    ],
+)
+def test_a_sweep_never_takes_the_place_of_something_else(
+    tmp_path: Path, name: str, content: bytes | None, words: str
+) -> None:
+    target = tmp_path / name
+    if content is not None:
+        target.write_bytes(content)
+    elif name == "folder":
+        target.mkdir()
+    elif name == "link":
+        target.symlink_to(os.devnull)
+    else:
+        store.write_dataset(harvest(), target)
+    before = target.read_bytes() if target.is_file() else None
+    with pytest.raises(ConfigError, match=f"'{target}': {words} is there"):
+        store.write_dataset(sweep_file(), target)
+    assert not target.is_file() or target.read_bytes() == before
+
+
+def test_what_is_of_its_kind_or_of_none_is_replaced(tmp_path: Path) -> None:
+    store.write_dataset(sweep_file(), tmp_path / "a.sweep.nc")
+    (tmp_path / "half.nc").write_bytes((tmp_path / "a.sweep.nc").read_bytes()[:1000])
+    (tmp_path / "junk.nc").write_bytes(b"junk")
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "a.sweep.nc")
+    for name in ("a.sweep.nc", "half.nc", "junk.nc", "empty", "link"):
+        store.write_dataset(sweep_file(), tmp_path / name)
+        store.read_sweep(tmp_path / name)
+    assert (tmp_path / "link").is_symlink()
+    store.write_text(tmp_path / "a.txt", "a")
+    store.write_text(tmp_path / "a.txt", "b")
+    assert (tmp_path / "a.txt").read_text() == "b"
+    with pytest.raises(ConfigError, match=schema.SWEEP):
+        store.write_text(tmp_path / "link", "c")
 
 
 def test_a_read_only_folder_is_named() -> None:
@@ -243,16 +289,18 @@ def test_a_glob_a_folder_and_a_list_open_the_same(tmp_path: Path) -> None:
 
 
 def test_one_pair_twice_and_nothing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SchemaError, match="two harvests"):
+    with pytest.raises(ConfigError, match="two harvests"):
         jaxsppl.open_harvest([harvest(), harvest(seed=1)])
-    for nothing in (tmp_path, f"{tmp_path}/*.nc", tmp_path / "missing.nc", []):
-        with pytest.raises(SchemaError):
+    for nothing in (tmp_path, f"{tmp_path}/*.nc", tmp_path / "missing.nc"):
+        with pytest.raises(MissingFileError, match=str(tmp_path)):
             jaxsppl.open_harvest(nothing)
+    with pytest.raises(ConfigError, match="no harvest was given"):
+        jaxsppl.open_harvest([])
 
 
 @pytest.mark.parametrize("source", [5, None, [5], {"a": 1}])
 def test_what_is_no_harvest_is_named(source: Any) -> None:
-    with pytest.raises(SchemaError, match="is no harvest; give a file's name"):
+    with pytest.raises(ConfigError, match="is no harvest; give a file's name"):
         jaxsppl.open_harvest(source)
 
 

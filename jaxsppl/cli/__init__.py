@@ -8,6 +8,7 @@ import platform
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -39,6 +40,7 @@ def program() -> NoReturn:
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill cleans up too
         sys.unraisablehook = _interrupt_again
+        _prepare_streams()
         _keep_compiled()
         code = main()
     except KeyboardInterrupt:
@@ -49,6 +51,16 @@ def program() -> NoReturn:
         # The threads of a computation that was left midway crash when Python takes itself apart.
         os._exit(code)
     sys.exit(code)
+
+
+def _prepare_streams() -> None:
+    """Make standard streams that are closed, or whose encoding lacks a character, no error."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _keep_compiled() -> None:
@@ -64,6 +76,8 @@ def _keep_compiled() -> None:
         _drop_unfinished(folder)
     except OSError:  # a home that cannot be written costs time, and no more
         return
+    # What cannot be kept or read costs time, and no more.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**29))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")

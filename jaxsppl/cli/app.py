@@ -72,8 +72,9 @@ def run(words: Sequence[str]) -> int:
         code = app([*words], exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:
-        # Whoever read the output has seen enough; Python must not complain when it flushes.
+    except (BrokenPipeError, SystemExit):
+        # Whoever read the output has seen enough (of the help rich says so by an exit of its own);
+        # Python must not complain when it flushes.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -108,5 +109,8 @@ def explain_error(error: BaseException) -> tuple[str, int]:
         return INTERRUPTED
     if isinstance(error, MemoryError):
         return "out of memory; lower run.memory_mib or the size of the grid", 1
+    if isinstance(error, OSError):
+        place = f"'{error.filename}'" if error.filename is not None else "a file"
+        return f"cannot read or write {place}: {error.strerror or error}; mend it and try again", 1
     name = type(error).__name__
     return f"unexpected {name}: {error} (JAXSPPL_DEBUG=1 shows where; please report it)", 1

@@ -41,7 +41,8 @@ def tell(line: str) -> None:
 def emit(as_json: bool, text: str, data: Mapping[str, Any]) -> None:
     """Print the result of a command on standard output: for people, or as one JSON object."""
     if as_json:
-        text = json.dumps(plain(dict(data)), ensure_ascii=False, allow_nan=False)
+        is_unicode = "utf" in (sys.stdout.encoding or "utf").lower()
+        text = json.dumps(plain(dict(data)), ensure_ascii=not is_unicode, allow_nan=False)
     if text:
         sys.stdout.write(text.rstrip("\n") + "\n")
 

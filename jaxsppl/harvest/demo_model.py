@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxsppl.atomic import atomic_path
 from jaxsppl.errors import ConfigError, IncompleteError
-from jaxsppl.store import atomic_path
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxsppl import schema, store
-from jaxsppl.errors import ConfigError, SchemaError
+from jaxsppl.atomic import check_target
+from jaxsppl.errors import ConfigError, MissingFileError, SchemaError
 from jaxsppl.harvest.protocol import HarvestReport, ScoredPassage
 from jaxsppl.harvest.records import assemble
 from jaxsppl.harvest.statistics import (
@@ -136,6 +137,7 @@ def import_kld(
     if isinstance(alternatives, bool) or alternatives < 1:
         raise ConfigError(f"alternatives is {alternatives}; give a whole number of at least 1")
     source, target = Path(file), Path(out)
+    check_target(target, schema.HARVEST)
     name = model or source.name.split(".")[0] or "kld"
     with lock(target), _opened(source) as stream:
         layout = _layout(stream, source)
@@ -187,7 +189,7 @@ def _opened(source: Path) -> IO[bytes]:
     try:
         return source.open("rb")
     except OSError as error:
-        raise SchemaError(
+        raise MissingFileError(
             f"{source}: {error.strerror}; name a file of llama-perplexity --kl-divergence-base"
         ) from error
 

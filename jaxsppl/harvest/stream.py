@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsppl import schema, store
+from jaxsppl import schema
+from jaxsppl.atomic import atomic_path
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -50,7 +51,8 @@ def write_parts(
     import netCDF4
 
     target = Path(path)
-    with store.atomic_path(target) as temporary, netCDF4.Dataset(temporary, "w") as file:
+    whole = atomic_path(target, str(attrs.get("schema", "")))
+    with whole as temporary, netCDF4.Dataset(temporary, "w") as file:
         begun = dict.fromkeys(sizes, 0)
         for part in parts:
             for key, variable in part.variables.items():

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from jaxsppl import schema, store
-from jaxsppl.errors import ConfigError, SchemaError, suggest
+from jaxsppl.atomic import atomic_path
+from jaxsppl.errors import ConfigError, MissingFileError, SchemaError, suggest
 from jaxsppl.report import style
 from jaxsppl.report.curve import curve_figure
 from jaxsppl.report.groups import groups_figure
@@ -205,7 +206,7 @@ def _files(entry: str | os.PathLike[str]) -> list[Path]:
         return [Path(entry)]
     found = sorted(Path(name) for name in glob.glob(os.fspath(entry), recursive=True))  # noqa: PTH207
     if not found:
-        raise SchemaError(f"no sweep file matches '{entry}'; sweep first or name the files")
+        raise MissingFileError(f"no sweep file matches '{entry}'; sweep first or name the files")
     return found
 
 
@@ -274,6 +275,6 @@ def _axes(
 def _save(figure: "Figure", path: Path, form: str, dpi: float) -> Path:
     """Write one figure atomically; without a date, so that it is the same each time."""
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    with store.atomic_path(path) as temporary:
+    with atomic_path(path) as temporary:
         figure.savefig(temporary, format=form, dpi=dpi, metadata=dates.get(form))
     return path
