@@ -230,6 +230,22 @@ def _conditions(result: "xr.Dataset") -> Sequence[str]:
                 "estimate"
             )
         )
+    if others := _other_tokens(result):
+        lines.append(
+            f"no KL to {', '.join(others)}: in other tokens than the reference's the two laws are "
+            "about different things"
+        )
     if np.isnan(result["nll"].values).any():
         lines.append("a model without a row was not harvested on that dataset")
     return lines
+
+
+def _other_tokens(result: "xr.Dataset") -> list[str]:
+    """Return the models that cut the text into other tokens than the reference."""
+    known = {
+        model
+        for model in result["model"].values.tolist()
+        if "kl_lower" in result and bool(result["kl_lower"].sel(model=model).notnull().any())
+    }
+    known.add(result.attrs["reference"])
+    return [model for model in result["model"].values.tolist() if model not in known]
