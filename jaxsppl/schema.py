@@ -126,8 +126,9 @@ SWEEP_VARIABLES: dict[str, tuple[str, str]] = {
     "plateau": ("1", "1 where a point cannot be told from the best, familywise"),
     "plateau_critical": ("1", "standard errors above the best at which the plateau ends"),
     "n_document": ("1", "documents with scored tokens"),
-    "n_choosing": ("1", "fewest documents that chose the settings for a held-out part"),
-    "n_proven": ("1", "held-out documents that the chosen settings were scored on"),
+    "n_group": ("1", "groups of documents that are drawn whole, 0 where documents are the unit"),
+    "n_choosing": ("1", "fewest units that chose the settings for a held-out part"),
+    "n_proven": ("1", "held-out units that the chosen settings were scored on"),
     "n_tried": ("1", "grid points that were chosen from"),
     "chosen_value": ("1", "parameter values chosen without the documents of a fold"),
     "heldout_nll": ("nat/token", "nll on held-out documents"),
@@ -136,18 +137,18 @@ SWEEP_VARIABLES: dict[str, tuple[str, str]] = {
     "heldout_gain": ("nat/token", "how much lower the nll of the chosen settings is, held out"),
     "heldout_gain_se": ("nat/token", "standard error of that paired gain"),
     "heldout_gain_interval": ("nat/token", "interval of that paired gain"),
-    "heldout_win": ("1", "share of resamples in which the chosen settings are better"),
-    "documents_needed": ("1", "documents that would show such a difference with a power of 80 %"),
+    "heldout_win": ("1", "probability that the chosen settings are better"),
+    "documents_needed": ("1", "units that would show such a difference with a power of 80 %"),
     "sampler_nll": ("nat/token", "nll on held-out documents of the best of one sampler"),
     "sampler_nll_interval": ("nat/token", "its interval"),
     "sampler_ood": ("1", "out-of-distribution share of it"),
     "sampler_gain": ("nat/token", "how much lower its nll is than that of the reference, held out"),
     "sampler_gain_se": ("nat/token", "standard error of that paired gain"),
     "sampler_gain_interval": ("nat/token", "interval of that paired gain"),
-    "sampler_win": ("1", "share of resamples in which it is better than the reference"),
+    "sampler_win": ("1", "probability that it is better than the reference"),
     "macro_gain": ("nat/token", "mean held-out gain over datasets, each weighing the same"),
     "macro_gain_interval": ("nat/token", "interval of the mean gain"),
-    "macro_win": ("1", "share of resamples in which the mean gain is above 0"),
+    "macro_win": ("1", "probability that the mean gain is above 0"),
 }
 _OF_GRID = (
     "nll",
@@ -504,6 +505,7 @@ def check_comparison(contents: Contents, name: str) -> None:
     check_kind(contents, name, COMPARISON)
     dims = ("model", "setting", "dataset")
     expected = {"nll": dims, "bits_per_byte": dims, "to_model": dims, "n_document": dims[2:]}
+    expected["n_group"] = dims[2:]
     for variable, wanted in expected.items():
         if variable not in contents.variables:
             raise SchemaError(f"{name}: variable '{variable}' is missing")

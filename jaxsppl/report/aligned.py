@@ -27,6 +27,11 @@ def signed(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:+.4f}"
 
 
+def chance(share: float) -> str:
+    """Write a probability in percent; never as certain, which no number of resamples shows."""
+    return {"100.0": ">99.95", "0.0": "<0.05"}.get(text := fixed(100 * share, 1), text)
+
+
 def significant(value: float | None) -> str:
     """Write a perplexity with four digits, large ones whole."""
     if value is None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxsppl.plural import plural
-from jaxsppl.report.aligned import aligned, fixed, signed, significant, wrapped
-from jaxsppl.report.proof import interval
+from jaxsppl.report.aligned import aligned, chance, fixed, signed, significant, wrapped
+from jaxsppl.report.proof import few_words, interval
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -75,7 +75,10 @@ def summarise_comparison(result: "xr.Dataset", file: str = "") -> ComparisonSumm
     datasets: dict[str, list[Table]] = {}
     for dataset in result["dataset"].values.tolist():
         here = result.sel(dataset=dataset)
-        title = f"{dataset} ({plural(int(here['n_document']), 'document')})"
+        about = plural(int(here["n_document"]), "document")
+        if int(here["n_group"]):
+            about += f"; unit: group, {int(here['n_group'])} of them"
+        title = f"{dataset} ({about})"
         known = "kl_lower" in here and bool(here["kl_lower"].notnull().any())
         datasets[title] = [*_scores(here), *(_divergences(here) if known else [])]
     return ComparisonSummary(file, datasets, tuple(_conditions(result)), result.to_dict())
@@ -141,7 +144,7 @@ def _difference(one: "xr.Dataset", name: str) -> list[str]:
     low, high = (float(end) for end in one[f"{name}_interval"])
     if math.isnan(value) or value == low == high == 0:
         return ["", "", ""]
-    return [signed(value), interval(low, high, signed), fixed(100 * float(one[f"{name}_win"]), 1)]
+    return [signed(value), interval(low, high, signed), chance(float(one[f"{name}_win"]))]
 
 
 def _divergences(here: "xr.Dataset") -> list[Table]:
@@ -230,6 +233,11 @@ def _conditions(result: "xr.Dataset") -> Sequence[str]:
                 "estimate"
             )
         )
+    # Of the dataset that has the fewest; their mean has more.
+    n_group, n_document = (result[name].values for name in ("n_group", "n_document"))
+    units = np.where(n_group > 0, n_group, n_document)
+    least = int(np.argmin(units))
+    lines += few_words(int(units[least]), "group" if n_group[least] else "document")
     if others := _other_tokens(result):
         lines.append(
             f"no KL to {', '.join(others)}: in other tokens than the reference's the two laws are "

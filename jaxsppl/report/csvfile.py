@@ -89,11 +89,12 @@ def write_proof(summary: SweepSummary, path: str | os.PathLike[str]) -> Path:
     -------
     Path
         The file. Columns: model, dataset, compared (setting or sampler), name, the numbers of
-        `proof.Line` [nat/token], [1], then n_document, n_choosing, n_proven, points tried, and the
-        confidence of the intervals; empty where there is no value.
+        `proof.Line` [nat/token], [1], then n_document, n_group (0 where documents are the unit),
+        n_choosing, n_proven, points tried, and the confidence of the intervals; empty where there
+        is no value.
     """
     numbers = [field.name for field in fields(Line) if field.name != "name"]
-    counts = ["n_document", "n_choosing", "n_proven"]
+    counts = ["n_document", "n_group", "n_choosing", "n_proven"]
     head = ["model", "dataset", "compared", "name", *numbers, *counts, "tried", "confidence"]
 
     def lines() -> Iterator[list[object]]:

@@ -18,10 +18,10 @@ import numpy as np
 from jaxsppl import __version__, schema, store
 from jaxsppl.errors import ConfigError, JaxspplError
 from jaxsppl.plural import plural
-from jaxsppl.report.aligned import fixed, signed, significant
+from jaxsppl.report.aligned import chance, fixed, signed, significant
 from jaxsppl.report.comparison import ComparisonSummary
 from jaxsppl.report.plots import figures
-from jaxsppl.report.proof import chosen_words
+from jaxsppl.report.proof import chosen_words, unit_words
 from jaxsppl.report.recipe import (
     Recipe,
     comparison_commands,
@@ -127,7 +127,7 @@ def write_report(
     engine = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    engine.filters |= {"fixed": fixed, "signed": signed, "significant": significant}
+    engine.filters |= {one.__name__: one for one in (chance, fixed, signed, significant)}
     template = engine.from_string(resources("jaxsppl.report").joinpath("page.html").read_text())
     sections = [_section(file) for file in files]
     named = [os.fspath(file) for file in files]
@@ -139,6 +139,7 @@ def write_report(
         version=__version__,
         value_text=value_text,
         chosen_words=chosen_words,
+        unit_words=unit_words,
     )
     store.write_text(Path(out), page)
     return Path(out)

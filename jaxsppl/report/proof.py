@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxsppl import parameters, schema
-from jaxsppl.report.aligned import aligned, fixed, signed, wrapped
+from jaxsppl.choice import FEW_UNITS
+from jaxsppl.plural import plural
+from jaxsppl.report.aligned import aligned, chance, fixed, signed, wrapped
 from jaxsppl.report.surface import Surface, effective_order, point_at, value_text
 
 CHOSEN = "chosen"
@@ -81,8 +83,10 @@ class Proof:
         Difference that `documents_needed` is about [nat/token].
     objective : str
         What was chosen by, in words.
-    n_document, n_choosing, n_proven, n_tried : int
-        Documents; those that chose (the fewest at a time); those that proved; points tried.
+    n_document, n_group : int
+        Documents; groups of them, 0 where every document is drawn by itself.
+    n_choosing, n_proven, n_tried : int
+        Units that chose (the fewest at a time); those that proved; points tried.
     chosen : tuple of mapping of str to float
         Settings chosen without each fold.
     settings : tuple of Line
@@ -99,6 +103,7 @@ class Proof:
     detect: float
     objective: str
     n_document: int
+    n_group: int
     n_choosing: int
     n_proven: int
     n_tried: int
@@ -107,6 +112,16 @@ class Proof:
     samplers: tuple[Line, ...]
     sampler_points: int
     plateau: Plateau
+
+    @property
+    def unit(self) -> str:
+        """Return what is drawn and held out whole."""
+        return "group" if self.n_group else "document"
+
+    @property
+    def n_unit(self) -> int:
+        """Return how many of these there are."""
+        return self.n_group or self.n_document
 
     def setting(self, name: str) -> Line | None:
         """Return a setting by its name, None when the harvest could not serve it."""
@@ -189,8 +204,8 @@ def macro_text(macro: Macro) -> str:
     ends = interval(macro.low, macro.high, signed)
     return wrapped(
         f"Mean of {macro.n_dataset} datasets, {macro.model}: held-out gain on {macro.setting} "
-        f"{signed(macro.gain)} ({100 * macro.confidence:g} % {ends}), better with probability "
-        f"{macro.win:.3f}"
+        f"{signed(macro.gain)} ({100 * macro.confidence:g} % {ends}), better with a probability "
+        f"of {chance(macro.win)} %"
     )
 
 
@@ -219,13 +234,17 @@ def proof_of(contents: schema.Contents, surface: Surface) -> Proof | None:
     rules = json.loads(str(contents.attrs.get("decide_json", "{}")))
     searched = [str(name) for name in contents.array("searched").tolist()]
     chosen = contents.array("chosen_value")[at]
-    counts = ("n_document", "n_choosing", "n_proven", "n_tried")
+    # A file from before there were groups lacks their number.
+    counts = ("n_document", "n_group", "n_choosing", "n_proven", "n_tried")
     return Proof(
         split=str(rules.get("split", "")),
         confidence=float(rules.get("confidence", np.nan)),
         detect=float(rules.get("detect", np.nan)),
         objective=str(rules.get("words", "")),
-        **{name: int(contents.array(name)[at]) for name in counts},
+        **{
+            name: int(contents.array(name)[at]) if name in contents.variables else 0
+            for name in counts
+        },
         chosen=tuple(
             dict(zip(searched, row.tolist(), strict=True))
             for row in chosen[~np.isnan(chosen).any(axis=1)]
@@ -309,13 +328,14 @@ def proof_text(proof: Proof, markdown: bool = False) -> list[str]:
     """
     percent = f"{100 * proof.confidence:g} %"
     how = (
-        f"in turn on {proof.n_choosing} of {proof.n_document} documents, proven on the others, "
+        f"in turn on {proof.n_choosing} of {proof.n_unit} {proof.unit}s, proven on the others, "
         f"{proof.n_proven} in all"
         if proof.split == "folds"
-        else f"on {proof.n_choosing} documents, proven on {proof.n_proven} others"
+        else f"on {proof.n_choosing} {proof.unit}s, proven on {proof.n_proven} others"
     )
     parts = [
         wrapped(f"Held out: chosen ({proof.objective}) among {proof.n_tried:,} points {how}.", ""),
+        *(wrapped(f"- {words}") for words in unit_words(proof)),
         _settings(proof, percent, markdown),
         wrapped(f"chosen: {chosen_words(proof.chosen)}"),
     ]
@@ -332,12 +352,47 @@ def proof_text(proof: Proof, markdown: bool = False) -> list[str]:
     return parts
 
 
+def unit_words(proof: Proof) -> list[str]:
+    """Return what is drawn whole, where that are groups, and a warning where few prove.
+
+    Parameters
+    ----------
+    proof : Proof
+
+    Returns
+    -------
+    list of str
+    """
+    words = f"unit: group, {proof.n_group} of them with {plural(proof.n_document, 'document')}"
+    return [*([words] if proof.n_group else []), *few_words(proof.n_proven, proof.unit)]
+
+
+def few_words(count: int, unit: str) -> list[str]:
+    """Return a warning where there are too few units to trust an interval.
+
+    Parameters
+    ----------
+    count : int
+    unit : {"document", "group"}
+
+    Returns
+    -------
+    list of str
+    """
+    if count >= FEW_UNITS:
+        return []
+    return [
+        f"only {plural(count, unit)}: an interval from fewer than {FEW_UNITS} may hold the truth "
+        "less often than it says"
+    ]
+
+
 def _settings(proof: Proof, percent: str, markdown: bool) -> str:
     """Return the chosen settings beside the baselines."""
     head = [
         ("held out", ""), ("nll", "nat/token"), (percent, "interval"), ("ood", "%"),
         ("gain by", "choosing"), (percent, "interval"), ("chosen is", "better, %"),
-        ("documents", f"for {proof.detect:g}"),
+        (f"{proof.unit}s", f"for {proof.detect:g}"),
     ]  # fmt: skip
     cells = [
         [
@@ -357,7 +412,7 @@ def _gain(line: Line) -> list[str]:
     return [
         signed(line.gain),
         interval(line.gain_low, line.gain_high, signed),
-        fixed(100 * line.win, 1),
+        chance(line.win),
         fixed(line.documents_needed, 0),
     ]
 

@@ -3,7 +3,8 @@
 A mean per token (or byte) is a ratio, summed loss / summed weight. All resamples are one matrix
 product: how often each document was drawn, times its sums. Intervals are studentised, because
 percentiles cover too little; of fewer than `FEW` documents too few resamples differ, and Student's
-distribution takes their place. `docs/statistics.md` has the coverage of all three.
+distribution takes their place. `docs/statistics.md` has the coverage of all three. A "document" is
+whatever is drawn whole: a group of documents where a harvest has groups.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from jaxsppl.schema import Array
 
 # Documents below which resamples say too little.
-FEW = 5
+FEW = 4
 # What rounding leaves of the terms of a sum of squares where all documents agree.
 _ROUNDING = 1e-13
 
@@ -30,7 +31,8 @@ class Estimate:
     low, high : array
         Ends of the interval.
     below : array
-        Probability that the ratio is below 0: the share of the resamples, ties counted half.
+        Probability that the ratio is below 0, in agreement with the interval: above 1 - tail where
+        the interval lies below 0. Ties count half; never 0 or 1, which no resamples can show.
     """
 
     value: Array
@@ -73,6 +75,7 @@ class Resampled:
             t = np.where(self.value == 0, 0.0, -self.value / self.se)
         early, late = -student, student
         below = np.asarray(stats.t.cdf(t, self.freedom))
+        edge = 0.5 / (len(self.values) + 1)
         if not self.few:
             drawn = _studentised(self)
             lowest = np.quantile(drawn, tail, axis=0, method="lower")
@@ -80,9 +83,10 @@ class Resampled:
             # What only one document shows vanishes from many resamples, which then know no error.
             early = np.where(np.isfinite(lowest), lowest, early)
             late = np.where(np.isfinite(highest), highest, late)
-            below = (self.values < 0).mean(axis=0) + 0.5 * (self.values == 0).mean(axis=0)
+            share = (drawn > -t).mean(axis=0) + 0.5 * (drawn == -t).mean(axis=0)
+            below = np.where(np.isnan(t), np.nan, share)
         low, high = self.value - late * self.se, self.value - early * self.se
-        return Estimate(self.value, self.se, low, high, below)
+        return Estimate(self.value, self.se, low, high, np.clip(below, edge, 1.0 - edge))
 
 
 def draw_documents(n_document: int, resamples: int, seed: int | Sequence[int]) -> Array:

@@ -35,7 +35,7 @@ _law = jax.jit(law, static_argnames="chain")
 
 @dataclass(frozen=True)
 class _Model:
-    """One model on the shared documents of a dataset, these in one order for all models.
+    """One model on the shared documents of a dataset, or their groups, in one order for all models.
 
     Attributes
     ----------
@@ -43,21 +43,19 @@ class _Model:
     documents : Documents
     token_id, top_token_id : array
         Ids of the actual tokens and of the alternatives.
-    n_char : array
-        (document,) characters, NaN where unknown.
     """
 
     tokens: TokenArrays
     documents: Documents
     token_id: Array
     top_token_id: Array
-    n_char: Array
 
     def weight(self, unit: str) -> Array:
         """Return what the losses of the documents are divided by: tokens, or bits of text."""
         if unit == "token":
             return self.documents.n_token
-        return (self.documents.n_byte if unit == "byte" else self.n_char) * np.log(2.0)
+        size = self.documents.n_byte if unit == "byte" else self.documents.n_char
+        return size * np.log(2.0)
 
     def same_tokens(self, other: "_Model") -> bool:
         """Return whether both cut the documents into the same tokens of the same vocabulary."""
@@ -98,7 +96,7 @@ def compare(
     epsilon, tail
         As in `jaxsppl.sweep`.
     rules : Rules, optional
-        Its seed, resamples and confidence.
+        Its seed, resamples, confidence, and whether groups of documents are drawn whole.
     characters : mapping of str to int, optional
         Characters of each document by the SHA-256 of its bytes.
 
@@ -136,14 +134,14 @@ def compare(
         raise ConfigError(f"reference: there is no model '{first}'; {suggest(first, models)}")
     grouped = {
         dataset: _shared([one for one in opened if str(one["dataset"].values) == dataset],
-                         first, dataset, characters or {})
+                         first, dataset, characters or {}, rules.cluster)
         for dataset in datasets
     }  # fmt: skip
     unit = _unit(unit, grouped, first)
     found: dict[str, Compared] = {}
     for number, (dataset, members) in enumerate(grouped.items()):
-        n_document = len(members[first].documents)
-        drawn = bootstrap.draw_documents(n_document, rules.resamples, [rules.seed, number])
+        units = members[first].documents
+        drawn = bootstrap.draw_documents(len(units), rules.resamples, [rules.seed, number])
         sums = {model: _sums(member, chosen, epsilon, tail) for model, member in members.items()}
         laws = {
             model: {name: _laws(member.tokens, one, tail) for name, one in chosen.items()}
@@ -151,7 +149,8 @@ def compare(
             if len(members) > 1 and member.same_tokens(members[first])
         }
         found[dataset] = Compared(
-            n_document=n_document,
+            n_document=units.n_document,
+            n_group=units.n_group,
             alone={
                 (model, name): Pair(
                     {u: bootstrap.resample(loss, member.weight(u), drawn) for u in UNITS},
@@ -222,7 +221,11 @@ def _settings(
 
 
 def _shared(
-    opened: Sequence["xr.Dataset"], first: str, dataset: str, characters: Mapping[str, int]
+    opened: Sequence["xr.Dataset"],
+    first: str,
+    dataset: str,
+    characters: Mapping[str, int],
+    cluster: str,
 ) -> dict[str, _Model]:
     """Return the models of one dataset on the documents that all of them have."""
     of = {str(one["model"].values): one for one in opened}
@@ -231,33 +234,52 @@ def _shared(
             f"reference: model '{first}' was not harvested on '{dataset}'; name another"
         )
     everyone = {model: documents_of(one) for model, one in of.items()}
-    common = set.intersection(*(set(one.sha256) for one in everyone.values()))
-    order = [digest for digest in everyone[first].sha256 if digest in common]
+    common = set.intersection(*(set(one.names) for one in everyone.values()))
+    order = [digest for digest in everyone[first].names if digest in common]
     if not order:
         raise ConfigError(
             f"the models {', '.join(of)} share no document of '{dataset}'; harvest them on the "
             "same passages"
         )
-    return {model: _on(one, everyone[model], order, characters) for model, one in of.items()}
+    # Of whichever model's file names a group: the texts are the same.
+    group = {
+        name: group
+        for one in everyone.values()
+        for name, group in zip(one.names, one.group, strict=True)
+        if group
+    }
+    about = {digest: (group.get(digest, ""), characters.get(digest, np.nan)) for digest in order}
+    return {model: _on(one, everyone[model], about, cluster) for model, one in of.items()}
 
 
 def _on(
-    harvest: "xr.Dataset", documents: Documents, order: Sequence[str], characters: Mapping[str, int]
+    harvest: "xr.Dataset",
+    documents: Documents,
+    about: Mapping[str, tuple[str, float]],
+    cluster: str,
 ) -> _Model:
-    """Return a model on some documents, in that order."""
-    rows = [documents.sha256.index(digest) for digest in order]
+    """Return a model on some documents, given with their groups and characters, in that order."""
+    rows = [documents.names.index(digest) for digest in about]
     turn = np.full(len(documents), -1)
     turn[rows] = np.arange(len(rows))
     index = turn[documents.index]
     # Stable: the tokens of a document stay in their order.
     where = np.argsort(index, kind="stable")[int((index < 0).sum()) :]
-    kept = Documents(tuple(order), index[where], documents.n_token[rows], documents.n_byte[rows])
+    group, n_char = zip(*about.values(), strict=True)
+    kept = Documents(
+        names=tuple(about),
+        index=index[where],
+        n_token=documents.n_token[rows],
+        n_byte=documents.n_byte[rows],
+        n_char=np.asarray(n_char, np.float64),
+        group=group,
+        n_document=len(about),
+    )
     return _Model(
         token_arrays(harvest).take(where),
-        kept,
+        kept.clustered(cluster),
         harvest["token_id"].values[where],
         harvest["top_token_id"].values[where],
-        np.asarray([characters.get(digest, np.nan) for digest in order], np.float64),
     )
 
 
@@ -283,7 +305,7 @@ def _unit(unit: str, grouped: Mapping[str, Mapping[str, _Model]], first: str) ->
             "compare bits per byte (unit byte)"
         )
     unknown = any(
-        np.isnan(m.n_char).any() for members in grouped.values() for m in members.values()
+        np.isnan(m.documents.n_char).any() for ms in grouped.values() for m in ms.values()
     )
     if unit == "character" and unknown:
         raise ConfigError(

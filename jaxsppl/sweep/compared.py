@@ -56,6 +56,7 @@ class Compared:
     """What was found on one dataset, by (model, setting) or model."""
 
     n_document: int
+    n_group: int
     alone: Mapping[tuple[str, str], Pair]
     to_model: Mapping[tuple[str, str], Resampled]
     to_setting: Mapping[tuple[str, str], Resampled]
@@ -129,12 +130,13 @@ def labelled(
     variables = {
         name: (dims, values, _attrs(name, units)) for name, (dims, values) in table.arrays.items()
     }
-    n_document = [*(one.n_document for one in found.values())]
-    variables["n_document"] = (
-        ("dataset",),
-        np.asarray([*n_document, *([sum(n_document)] if len(found) > 1 else [])]),
-        {"units": "1", "long_name": "documents that all models have"},
-    )
+    for name, words in (
+        ("n_document", "documents that all models have"),
+        ("n_group", schema.SWEEP_VARIABLES["n_group"][1]),
+    ):
+        count = [getattr(one, name) for one in found.values()]
+        counts = np.asarray([*count, *([sum(count)] if len(found) > 1 else [])])
+        variables[name] = (("dataset",), counts, {"units": "1", "long_name": words})
     coords = {
         "model": [*models],
         "setting": [*settings],
@@ -151,6 +153,7 @@ def labelled(
         "confidence": rules.confidence,
         "resamples": rules.resamples,
         "seed": rules.seed,
+        "cluster": rules.cluster,
         "settings_json": json.dumps(
             {n: {"chain": [*s.chain], "settings": dict(s.settings)} for n, s in chosen.items()}
         ),

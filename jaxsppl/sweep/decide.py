@@ -76,7 +76,8 @@ def decide(
 
     Notes
     -----
-    The document is the unit: `docs/statistics.md` states the method and its measured coverage.
+    The document is the unit, or the group of documents where the harvest has groups
+    (`Rules.cluster`): `docs/statistics.md` states the method and its measured coverage.
     """
     result = result.drop_dims(DIMS, errors="ignore")  # an earlier proof, by other rules
     rules, choice = rules or Rules(), choice or Choice()
@@ -162,10 +163,11 @@ def _one(
     memory_mib: int,
 ) -> Decided:
     """Decide for one harvest."""
-    tokens, documents = token_arrays(harvest), documents_of(harvest)
+    tokens = token_arrays(harvest)
+    documents = documents_of(harvest).clustered(rules.cluster)
     if len(documents) < 2:
-        _LOG.warning("%s: it is a single document, which proves nothing", tokens.label)
-        return Decided(len(documents), nll.shape[1])
+        _LOG.warning("%s: it is a single %s, which proves nothing", tokens.label, documents.unit)
+        return Decided(documents.n_document, documents.n_group, nll.shape[1])
     split = heldout.make_split(
         documents, split=rules.split, fraction=rules.fraction, folds=rules.folds, seed=rules.seed
     )
@@ -203,7 +205,8 @@ def _one(
         return Scored(tuple(sums), of_loss, of_ood, documents.n_token[where])
 
     return Decided(
-        n_document=len(documents),
+        n_document=documents.n_document,
+        n_group=documents.n_group,
         n_tried=nll.shape[1],
         unsure=unsure,
         settings=scored(rows),
@@ -223,10 +226,9 @@ def _sums(
     level: str,
     memory_mib: int,
 ) -> Uncertainty:
-    """Score the grid on each group of documents; exactly where the fast way differs too much."""
-    n_group = len(split.fold)
-    weight = np.bincount(split.group, documents.n_token, n_group)
-    # Sums of each fold, four more, and those of the groups for the points near the best.
+    """Score the grid on each batch of documents; exactly where the fast way differs too much."""
+    weight = np.bincount(split.batch, documents.n_token, len(split.fold))
+    # Sums of each fold, four more, and those of the batches for the points near the best.
     held = 8 * nll.size * (2 * int(split.fold.max()) + 14)
     if held > memory_mib * 2**20 // 2:
         raise PlanError(
@@ -235,9 +237,9 @@ def _sums(
             f"{2 * held // 2**20 + 1}"
         )
     for how in (level, "factored"):
-        groups = grid_sums(
+        batches = grid_sums(
             tokens,
-            split.group[documents.index],
+            split.batch[documents.index],
             grid.axes,
             chain=grid.chain,
             epsilon=grid.epsilons[grid.shown],
@@ -247,7 +249,7 @@ def _sums(
         )
         found = uncertainty(
             nll,
-            ((grid.rows(loss), grid.rows(ood)) for loss, ood in groups),
+            ((grid.rows(loss), grid.rows(ood)) for loss, ood in batches),
             weight,
             split.fold,
             resamples=rules.resamples,

@@ -26,7 +26,7 @@ REFERENCE = ("llama.cpp default", "neutral")
 DIMS = ("setting", "sampler", "end", "fold", "searched")
 
 _OF_GRID = {"nll_se": "nll_se", "nll_delta": "delta", "nll_delta_se": "delta_se"}
-_COUNTS = ("n_choosing", "n_proven", "n_tried")
+_COUNTS = ("n_document", "n_group", "n_choosing", "n_proven", "n_tried")
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class Decided:
 
     Attributes
     ----------
-    n_document, n_tried : int
-        Documents, and grid points that were chosen from.
+    n_document, n_group, n_tried : int
+        Documents, groups where these are the unit, and grid points that were chosen from.
     unsure : Uncertainty or None
         None for a single document, as the others.
     settings, samplers : Scored or None
@@ -124,6 +124,7 @@ class Decided:
     """
 
     n_document: int
+    n_group: int
     n_tried: int
     unsure: Uncertainty | None = None
     settings: Scored | None = None
@@ -171,12 +172,13 @@ def labelled(
     pair = (len(models), len(datasets))
     number = {name: np.full((*pair, *shape), np.nan) for name in _OF_GRID}
     plateau = np.zeros((*pair, *shape), np.int8)
-    counts = {name: np.zeros(pair, np.int64) for name in ("n_document", *_COUNTS)}
+    counts = {name: np.zeros(pair, np.int64) for name in _COUNTS}
     critical = np.full(pair, np.nan)
     values = np.full((*pair, n_fold, len(grid.searched)), np.nan)
     for (model, dataset), one in found.items():
         at = models.index(model), datasets.index(dataset)
-        counts["n_document"][at], counts["n_tried"][at] = one.n_document, one.n_tried
+        for name in ("n_document", "n_group", "n_tried"):
+            counts[name][at] = getattr(one, name)
         if one.unsure is None or one.split is None:
             continue
         for name, attribute in _OF_GRID.items():

@@ -2,8 +2,8 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,32 +18,72 @@ if TYPE_CHECKING:
 
     from jaxsppl.sweep.plan import Axis
 
-# Groups of documents that a whole grid is computed for: more cost time and tell little more.
-MOST_GROUPS = 20
+# Batches of documents that a whole grid is computed for: more cost time and tell little more.
+MOST_BATCHES = 20
 
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of a harvest; texts that are the same, byte by byte, are one document.
+    """The documents of a harvest, or its groups of documents: what is drawn whole.
 
     Attributes
     ----------
-    sha256 : tuple of str
-        What tells documents apart, also between models.
+    names : tuple of str
+        What tells them apart, also between models: the SHA-256 of a text, the label of a group.
     index : array
         (token,) document of each token.
-    n_token, n_byte : array
-        (document,) float64 sizes.
+    n_token, n_byte, n_char : array
+        (document,) float64 sizes; characters are NaN where nobody counted them.
+    group : tuple of str
+        Group of each document, "" without one.
+    n_document : int
+        Documents, also where the entries are groups.
+    unit : {"document", "group"}
+        What the entries are.
     """
 
-    sha256: tuple[str, ...]
+    names: tuple[str, ...]
     index: Array
     n_token: Array
     n_byte: Array
+    n_char: Array
+    group: tuple[str, ...]
+    n_document: int
+    unit: Literal["document", "group"] = "document"
 
     def __len__(self) -> int:
-        """Return the number of documents."""
-        return len(self.sha256)
+        """Return their number."""
+        return len(self.names)
+
+    @property
+    def n_group(self) -> int:
+        """Return the number of groups, 0 where documents are what is drawn."""
+        return len(self) if self.unit == "group" else 0
+
+    def clustered(self, cluster: str) -> "Documents":
+        """Return the units: whole groups, and the documents that have none.
+
+        Parameters
+        ----------
+        cluster : {"group", "document"}
+            Documents stay what they are with "document", or where none has a group.
+
+        Returns
+        -------
+        Documents
+        """
+        if cluster == "document" or not any(self.group):
+            return self
+        labels = [f"group {g}" if g else n for g, n in zip(self.group, self.names, strict=True)]
+        names = tuple(dict.fromkeys(labels))
+        places = {name: place for place, name in enumerate(names)}
+        unit = np.asarray([places[label] for label in labels])
+        sizes = {
+            name: np.bincount(unit, getattr(self, name), len(names))
+            for name in ("n_token", "n_byte", "n_char")
+        }
+        none = ("",) * len(names)
+        return replace(self, names=names, index=unit[self.index], group=none, unit="group", **sizes)
 
     def sums(self, values: Array) -> Array:
         """Return (..., document) sums of (..., token) values."""
@@ -63,6 +103,7 @@ def documents_of(harvest: "xr.Dataset") -> Documents:
     Returns
     -------
     Documents
+        Texts that are the same, byte by byte, are one document, in the group of the first.
     """
     digests = [str(value) for value in harvest["document_sha256"].values.tolist()]
     at = np.asarray(harvest["document_index"].values)
@@ -90,7 +131,7 @@ def shuffled(documents: Documents, seed: int) -> list[int]:
 
     def key(place: int) -> str:
         """Return what is as good as random."""
-        return hashlib.sha256(f"{seed} {documents.sha256[place]}".encode()).hexdigest()
+        return hashlib.sha256(f"{seed} {documents.names[place]}".encode()).hexdigest()
 
     return sorted(range(len(documents)), key=key)
 
@@ -132,7 +173,7 @@ def point_sums(
 
 def grid_sums(
     tokens: TokenArrays,
-    groups: Array,
+    batches: Array,
     axes: "Sequence[Axis]",
     *,
     chain: Sequence[str],
@@ -141,13 +182,13 @@ def grid_sums(
     level: str,
     memory_mib: int,
 ) -> Iterator[tuple[Array, Array]]:
-    """Score a whole grid on one group of documents after another.
+    """Score a whole grid on one batch of documents after another.
 
     Parameters
     ----------
     tokens : TokenArrays
-    groups : array
-        (token,) group of each token: 0, 1, ...
+    batches : array
+        (token,) batch of each token: 0, 1, ...
     axes : sequence of Axis
         The grid.
     chain, epsilon, tail, level, memory_mib
@@ -156,9 +197,9 @@ def grid_sums(
     Yields
     ------
     loss, ood : array
-        Sums over the group's tokens, of the shape of the grid.
+        Sums over the batch's tokens, of the shape of the grid.
     """
-    parts = [tokens_at(tokens, groups == group) for group in range(int(groups.max()) + 1)]
+    parts = [tokens_at(tokens, batches == batch) for batch in range(int(batches.max()) + 1)]
     plan = make_plan(
         parts,
         axes,

@@ -1,4 +1,4 @@
-"""The uncertainty of a whole grid, in one pass over groups of documents.
+"""The uncertainty of a whole grid, in one pass over batches of documents.
 
 Standard errors need only sums over the documents, so every point has one. The familywise threshold
 needs the documents' sums themselves: it is taken over the points nearest the best, at most
@@ -48,7 +48,7 @@ class Uncertainty:
 
 def uncertainty(
     nll: Array,
-    groups: Iterable[tuple[Array, Array]],
+    batches: Iterable[tuple[Array, Array]],
     weight: Array,
     fold: Array,
     *,
@@ -56,18 +56,18 @@ def uncertainty(
     confidence: float,
     seed: int,
 ) -> Uncertainty:
-    """Accumulate the groups of documents of one harvest.
+    """Accumulate the batches of documents of one harvest.
 
     Parameters
     ----------
     nll : array
         (epsilon, point) of the sweep: it says which points are the best and which lie near.
-    groups : iterable of (loss, ood)
-        (epsilon, point) sums of each group.
+    batches : iterable of (loss, ood)
+        (epsilon, point) sums of each batch.
     weight : array
-        (group,) tokens.
+        (batch,) tokens.
     fold : array
-        (group,) fold of each group.
+        (batch,) fold of each batch.
     resamples, confidence, seed
         Of the bootstrap.
 
@@ -84,15 +84,15 @@ def uncertainty(
     loss_of = np.zeros((n_fold, *nll.shape))
     ood_of = np.zeros_like(loss_of)
     squares, products, own_squares, own_products = (np.zeros(nll.shape) for _ in range(4))
-    for group, (loss, ood) in enumerate(groups):
+    for batch, (loss, ood) in enumerate(batches):
         above = loss - loss[rows, best][:, None]
         squares += np.square(above)
-        products += above * weight[group]
+        products += above * weight[batch]
         own_squares += np.square(loss)
-        own_products += loss * weight[group]
-        loss_of[fold[group]] += loss
-        ood_of[fold[group]] += ood
-        kept[group] = np.take_along_axis(above, near, axis=1)
+        own_products += loss * weight[batch]
+        loss_of[fold[batch]] += loss
+        ood_of[fold[batch]] += ood
+        kept[batch] = np.take_along_axis(above, near, axis=1)
     total = loss_of.sum(axis=0)
     mean = total / weight.sum()
     delta = (total - total[rows, best][:, None]) / weight.sum()

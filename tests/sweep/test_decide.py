@@ -30,8 +30,9 @@ def decided() -> xr.Dataset:
 
 
 def documents(names: list[str]) -> Documents:
-    size = np.full(len(names), 10.0)
-    return Documents(tuple(names), np.repeat(np.arange(len(names)), 10), size, 4 * size)
+    n = len(names)
+    size, index = np.full(n, 10.0), np.repeat(np.arange(n), 10)
+    return Documents(tuple(names), index, size, 4 * size, size, ("",) * n, n)
 
 
 def test_the_numbers_of_the_grid(decided: xr.Dataset) -> None:
