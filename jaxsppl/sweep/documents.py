@@ -112,7 +112,17 @@ def documents_of(harvest: "xr.Dataset") -> Documents:
     index = np.asarray([places.get(digest, -1) for digest in digests])[at]
     n_byte = np.bincount(index, harvest["token_bytes"].values, len(names))
     n_token = np.bincount(index, minlength=len(names)).astype(np.float64)
-    return Documents(names, index, n_token, n_byte)
+    labels = harvest["group"].values.tolist() if "group" in harvest.variables else []
+    group = {digest: str(label) for digest, label in zip(digests[::-1], labels[::-1], strict=False)}
+    return Documents(
+        names,
+        index,
+        n_token,
+        n_byte,
+        np.full(len(names), np.nan),
+        tuple(group.get(name, "") for name in names),
+        len(names),
+    )
 
 
 def shuffled(documents: Documents, seed: int) -> list[int]:
