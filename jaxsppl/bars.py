@@ -59,10 +59,10 @@ def harvest_bar(description: str) -> Generator[Callable[[protocol.Progress], Non
                 bars[state.model] = stack.enter_context(
                     progress(f"{description}, {state.model}", state.total)
                 )
+            failed = f", {state.failed} failed" if state.failed else ""
+            bars[state.model].update(state.note or f"{state.n_token:,} tokens{failed}")
             now = state.done + state.failed
             bars[state.model].advance(now - before.get(state.model, 0))
             before[state.model] = now
-            failed = f", {state.failed} failed" if state.failed else ""
-            bars[state.model].update(state.note or f"{state.n_token:,} tokens{failed}")
 
         yield report

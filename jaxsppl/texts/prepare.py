@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import cast
 
 from jaxsppl.errors import ConfigError, SchemaError, TextError
+from jaxsppl.plural import plural
 from jaxsppl.texts.builtin import seeded_order
 from jaxsppl.texts.columns import Columns, Row
 from jaxsppl.texts.folder import Preparation, load_passages, read_preparation, write_folder
 from jaxsppl.texts.passages import (
     DUPLICATE,
+    NO_PLACE,
     NOT_DRAWN,
+    TOO_SHORT,
     WHOLE,
     Cut,
     Lengths,
@@ -153,7 +156,7 @@ def prepare(
         When an argument is out of range.
     TextError
         When the source cannot be found or read, gives no passage, or `out` cannot be written
-        or holds passages that `prepare` did not make.
+        or holds passages that `prepare` did not make, or the source.
     """
     lengths = _checked_lengths(prefix_chars, WHOLE if whole else continuation_chars, minimum_chars)
     n_wanted = _checked_count("limit", DEFAULT_LIMIT if limit is None else limit, 1)
@@ -186,6 +189,8 @@ def prepare(
     arguments |= {key: value for key, value in further.items() if value}
     fingerprint = sha256(json.dumps(arguments, sort_keys=True).encode())
     folder = Path(out).expanduser()
+    if folder.resolve() in opened.folders:
+        raise TextError(f"{folder}: the source lies in it; choose another folder for the passages")
     done = _already_prepared(folder, fingerprint)
     if done is not None:
         _log.info("%s: already prepared, %d passages", folder, done.n_passage)
@@ -332,10 +337,15 @@ def _no_passage(source: str, preparation: Preparation, lengths: Lengths) -> str:
     if not preparation.n_row_seen:
         return f"{source}: holds no rows"
     counts = ", ".join(f"{reason} {n}" for reason, n in preparation.skipped.items())
+    short = {TOO_SHORT.reason, NO_PLACE.reason} & preparation.skipped.keys()
     return (
-        f"{source}: none of {preparation.n_row_seen} rows gives a passage ({counts}); a row needs "
-        f"about {lengths.prefix} + {lengths.minimum} characters: choose another column or "
-        "smaller lengths"
+        f"{source}: none of {plural(preparation.n_row_seen, 'row')} gives a passage ({counts}); "
+        + (
+            f"a row needs about {lengths.prefix} + {lengths.minimum} characters: choose another "
+            "column or smaller lengths"
+            if short
+            else "mend the source, or choose another column"
+        )
     )
 
 

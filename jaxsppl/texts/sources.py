@@ -55,6 +55,9 @@ class Source:
         Otherwise: from how many passages at the start of the source to draw.
     rows : iterator of Row
         The rows; each value is what stands in the chosen column, or a `Skip`.
+    folders : frozenset of Path
+        Resolved folders whose files are found by what lies there: passages among them would be
+        taken for texts.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Source:
     is_permuted: bool
     pool: int
     rows: Iterator[Row]
+    folders: frozenset[Path] = frozenset()
 
 
 def open_source(
@@ -79,7 +83,7 @@ def open_source(
     subset : str or None
         Configuration of a dataset on the Hub.
     split : str
-        Split of a dataset on the Hub or of a folder of data files.
+        Split of a dataset on the Hub or of a folder of data files; of all else only "train".
     seed : int
         Decides the order of files and of built-in documents.
     n_char : int
@@ -98,6 +102,7 @@ def open_source(
     """
     if source.startswith("python:"):
         _refuse_columns(source, columns)
+        _refuse_parts(source, subset, split)
         return Source(
             name=safe_name(source),
             state=platform.python_version(),
@@ -108,6 +113,7 @@ def open_source(
     try:
         path = Path(source).expanduser()
         if path.exists() or glob.has_magic(source):
+            _refuse_parts(source, subset)
             return _open_local(path, columns=columns, split=split, seed=seed, n_char=n_char)
     except (OSError, ValueError, RuntimeError) as error:
         if isinstance(error, JaxspplError):
@@ -127,6 +133,8 @@ def _open_local(path: Path, *, columns: Columns, split: str, seed: int, n_char: 
         kind = "saved dataset"
     else:
         kind, files = _local_files(path, split)
+        if kind == "text" or not path.is_dir():
+            _refuse_parts(str(path), None, split)
         names = _relative_names(files)
         ordered = [files[names.index(name)] for name in seeded_order(names, seed)]
         match kind:
@@ -146,6 +154,9 @@ def _open_local(path: Path, *, columns: Columns, split: str, seed: int, n_char: 
         is_permuted=kind == "text",
         pool=10_000,
         rows=_guarded(str(path), rows),
+        folders=frozenset(
+            folder.resolve() for folder in {file.parent for file in files} if not path.is_file()
+        ),
     )
 
 
@@ -157,6 +168,13 @@ def _refuse_columns(source: str, columns: Columns) -> None:
                 f"{source}: has no columns, so none for the {kind} ('{name}'); leave it out, or "
                 "give .parquet, .jsonl or .csv"
             )
+
+
+def _refuse_parts(source: str, subset: str | None, split: str = "train") -> None:
+    """Raise if a source that is one piece is asked for a part of it."""
+    for kind, name in (("subset", subset), ("split", None if split == "train" else split)):
+        if name is not None:
+            raise TextError(f"{source}: has no {kind}s, so no '{name}'; leave out --{kind}")
 
 
 def _local_files(path: Path, split: str) -> tuple[str, list[Path]]:

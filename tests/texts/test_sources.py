@@ -244,6 +244,41 @@ def test_own_output_below_the_source_is_no_input(tmp_path: Path):
     assert again.was_prepared and not first.was_prepared
 
 
+def test_passages_are_not_written_among_the_texts_of_a_folder(tmp_path: Path):
+    for n in range(3):
+        (tmp_path / f"{n}.txt").write_text(story(n))
+    for source in (tmp_path, tmp_path / "*.txt"):
+        with pytest.raises(TextError, match="the source lies in it"):
+            prepare(str(source), tmp_path, **SIZES)
+    assert len([*tmp_path.iterdir()]) == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "part", "words"),
+    [
+        ("python:code", {"subset": "a"}, "has no subsets, so no 'a'; leave out --subset"),
+        ("python:code", {"split": "test"}, "has no splits, so no 'test'; leave out --split"),
+        ("0.txt", {"split": "test"}, "has no splits"),
+        ("*.jsonl", {"split": "test"}, "has no splits"),
+        (".", {"subset": "a"}, "has no subsets"),
+    ],
+)
+def test_a_source_in_one_piece_is_asked_for_no_part(
+    tmp_path: Path, source: str, part: dict[str, str], words: str
+):
+    (tmp_path / "0.txt").write_text(story(0))
+    write_jsonl(tmp_path / "a.jsonl", [{"text": story(1)}])
+    place = source if ":" in source else str(tmp_path / source)
+    with pytest.raises(TextError, match=words):
+        prepare(place, tmp_path / "out", **part, **SIZES)
+
+
+def test_what_is_no_text_at_all_is_not_blamed_on_its_length(tmp_path: Path):
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe\0")
+    with pytest.raises(TextError, match=r"1 row gives .*badly encoded 1\); mend the source"):
+        prepare(str(tmp_path / "a.txt"), tmp_path / "out", **SIZES)
+
+
 def test_dataset_saved_to_disk(tmp_path: Path):
     part = datasets.Dataset.from_dict({"text": [story(n) for n in range(4)] + [None]})
     datasets.DatasetDict({"train": part}).save_to_disk(str(tmp_path / "in"))
