@@ -178,10 +178,11 @@ def setting_command(
     str
     """
     given = "".join(f", {name}={value!r}" for name, value in values.items())
-    own = "".join(f"runpy.run_path({file!r}); " for file in modules)
+    own = "".join(f"runpy.run_path({_text(file)}); " for file in modules)
+    order = "".join(f"{_text(stage)}, " for stage in chain)
     code = (
         f"import jaxsppl, numpy as np{', runpy' if own else ''}; {own}"
-        f"p = jaxsppl.token_probabilities({harvest!r}, chain={tuple(chain)!r}, tail={tail!r}"
+        f"p = jaxsppl.token_probabilities({_text(harvest)}, chain=({order}), tail={_text(tail)}"
         f"{given}).values; "
         f"print(-np.log(np.maximum(p, {epsilon!r})).mean(), (p < {epsilon!r}).mean())"
     )
@@ -268,5 +269,5 @@ def _value(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text as TOML, whose escapes are those of JSON but for surrogates and DEL."""
+    """Return a text as TOML and Python have it: as JSON but for surrogates and DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

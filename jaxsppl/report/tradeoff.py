@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # More dots than this only make the file large.
 _MOST_DOTS = 20_000
+# Fewer than this hardly cover each other.
+_FEW_DOTS = 500
 
 
 def tradeoff_figure(surfaces: Sequence[Surface], colour_by: str | None = None) -> "Figure":
@@ -98,9 +100,10 @@ def _panel(
     room = max(highest - lowest, 1e-3)
     stride = max(1, len(inside) // _MOST_DOTS)
     drawn = inside[::stride]
+    few = len(drawn) < _FEW_DOTS
     dots = axes.scatter(
-        nll[drawn], ood[drawn], c=_colours(surface, by)[drawn], cmap="viridis", s=9, alpha=0.45,
-        linewidths=0, rasterized=True,
+        nll[drawn], ood[drawn], c=_colours(surface, by)[drawn], cmap="viridis",
+        s=24 if few else 9, alpha=0.9 if few else 0.45, linewidths=0, rasterized=True,
     )  # fmt: skip
     axes.plot(
         nll[front], ood[front], color="black", linewidth=1.6, drawstyle="steps-post", zorder=3
