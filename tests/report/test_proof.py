@@ -16,6 +16,7 @@ import jaxsppl
 from jaxsppl import cli, config, results, store
 from jaxsppl.choice import Choice, Rules
 from jaxsppl.report import table
+from jaxsppl.report.aligned import chance
 from jaxsppl.report.plots import figures
 from jaxsppl.report.proof import chosen_words
 from jaxsppl.report.rows import SweepSummary
@@ -97,6 +98,29 @@ def test_without_a_proof_no_gain_is_printed(tmp_path: Path) -> None:
     assert "no gain is proven: add [decide]" in text
     assert summary(path).rows[0].proof is None
     assert summary(path).macro == ()
+
+
+def test_the_unit_is_named_and_few_are_warned_of(decided: xr.Dataset, tmp_path: Path) -> None:
+    group = ("document", np.array(list("abcabcdde")))
+    grouped = uneven(dataset="prose").assign_coords(group=group)
+    found = jaxsppl.decide(jaxsppl.sweep(grouped, GRID), grouped, Rules(folds=3, resamples=300))
+    text = table.render(summary(jaxsppl.save(found, tmp_path / "g.sweep.nc")))
+    assert "unit: group, 5 of them with 9 documents" in text
+    assert "only 5 groups: an interval from fewer than 10 may hold the truth less" in text
+    assert "groups\n" in text
+    text = table.render(summary(jaxsppl.save(decided, tmp_path / "d.sweep.nc")))
+    assert "only 9 documents: an interval from fewer than 10" in text
+    assert "unit: group" not in text
+
+
+def test_nothing_is_certain_from_resamples(decided: xr.Dataset, tmp_path: Path) -> None:
+    assert [chance(p) for p in (0.5, 0.9994, 0.9996, 1.0, 0.0004, 0.0)] == [
+        "50.0", "99.9", ">99.95", ">99.95", "<0.05", "<0.05",
+    ]  # fmt: skip
+    assert ((decided.heldout_win.dropna("setting") * (1 - decided.heldout_win)) > 0).all()
+    text = table.render(summary(jaxsppl.save(decided, tmp_path / "d.sweep.nc")))
+    assert " 100.0 " not in text
+    assert "of 100.0 %" not in text
 
 
 def test_the_mean_over_datasets(decided: xr.Dataset, file: Path) -> None:

@@ -13,6 +13,7 @@ import jaxsppl
 from jaxsppl.choice import Choice, Rules
 from jaxsppl.errors import ConfigError, PlanError
 from jaxsppl.sweep.baselines import Baseline
+from jaxsppl.sweep.bootstrap import resample
 from jaxsppl.sweep.documents import Documents, documents_of
 from jaxsppl.sweep.heldout import choose, make_split
 from jaxsppl.sweep.placed import place_settings
@@ -156,6 +157,37 @@ def test_texts_that_are_the_same_are_one_document() -> None:
     assert len(twice) == 8
     size = np.bincount(one.document_index.values)
     assert twice.n_token[2] == size[2] + size[7]
+
+
+def test_groups_are_drawn_and_held_out_whole(caplog: pytest.LogCaptureFixture) -> None:
+    one = made()
+    group = np.array(["a", "b", "c", "a", "b", "c", "d", "d", ""])
+    grouped = one.assign_coords(group=("document", group))
+    units = documents_of(grouped).clustered("group")
+    assert units.names[:4] == ("group a", "group b", "group c", "group d")
+    assert (len(units), units.n_group, units.n_document) == (5, 5, 9)  # one has no group
+    every = documents_of(grouped)
+    assert units.n_token[0] == every.n_token[0] + every.n_token[3]
+    assert (units.index == np.array([0, 1, 2, 0, 1, 2, 3, 3, 4])[every.index]).all()
+    assert documents_of(one).clustered("group").unit == "document"
+    swept = jaxsppl.sweep(grouped, GRID)
+    found = jaxsppl.decide(swept, grouped, RULES).squeeze()
+    assert (found.n_document, found.n_group, found.n_proven) == (9, 5, 5)
+    alone = jaxsppl.decide(swept, grouped, Rules(folds=4, resamples=300, cluster="document"))
+    assert (alone.n_group.item(), alone.n_proven.item()) == (0, 9)
+    assert found.nll_se.sel(temperature=1, min_p=0, top_k=0) == pytest.approx(
+        resample(*sums_of(grouped, units), np.ones((1, 5))).se
+    )
+    single = grouped.assign_coords(group=("document", ["a"] * 9))
+    nothing = jaxsppl.decide(jaxsppl.sweep(single, GRID), single, RULES)
+    assert nothing.heldout_nll.isnull().all()
+    assert "a single group, which proves nothing" in caplog.text
+
+
+def sums_of(harvest: xr.Dataset, units: Documents) -> tuple[Array, Array]:
+    """Losses at neutral settings by unit, and tokens."""
+    own = jaxsppl.token_probabilities(harvest).values
+    return units.sums(-np.log(np.maximum(own, 0.01))), units.n_token
 
 
 def test_two_copies_of_one_setting_cannot_be_told_apart() -> None:
