@@ -1,4 +1,4 @@
-"""Axes of a grid: from a list, or the ends and the number of values, to the values."""
+"""Values of parameters as people write them: axes of a grid, and settings as ``name=value``."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -36,6 +36,43 @@ def axis(name: str, spec: Any, where: str) -> list[float]:
     if isinstance(spec, (str, bytes)) or not isinstance(spec, Iterable):
         return parameter.check([cast("float", spec)], where)
     return parameter.check(cast("Iterable[float]", spec), where)
+
+
+def setting(entries: Iterable[str], where: str) -> dict[str, float]:
+    """Return the setting that ``name=value`` entries stand for.
+
+    Parameters
+    ----------
+    entries : iterable of str
+        For example ``min_p=0.05``; each parameter once.
+    where : str
+        The flag, for messages.
+
+    Returns
+    -------
+    dict of str to float
+
+    Raises
+    ------
+    ConfigError
+        When an entry has another form, a parameter does not exist or stands twice, or a value is
+        not allowed.
+    """
+    values: dict[str, float] = {}
+    for entry in entries:
+        name, sign, text = (part.strip() for part in entry.partition("="))
+        try:
+            value = float(text)
+        except ValueError:
+            sign, value = "", 0.0
+        if not sign:
+            raise ConfigError(
+                f"{where} {entry.strip()}: write name=value, for example temperature=0.8"
+            )
+        if name in values:
+            raise ConfigError(f"{where} {entry.strip()}: '{name}' is given twice; give one value")
+        values[name] = parameters.parameter(name, where).check([value], f"{where} {name}")[0]
+    return values
 
 
 _FORMS = "write {start, stop, num}, {start, stop, step} or {geomspace = [first, last, num]}"

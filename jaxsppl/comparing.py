@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxsppl import parameters
+from jaxsppl.axes import setting
 from jaxsppl.choice import Rules
 from jaxsppl.errors import ConfigError, suggest
 from jaxsppl.results import engine
@@ -82,17 +83,10 @@ def _setting(text: str, dialect: str, known: dict[str, Any], baseline: Any) -> A
         return baseline(preset.chain, preset.settings)
     if "=" not in text:
         raise ConfigError(
-            f"--setting {text}: it is no known setting and no file; write name=value,..., or "
-            f"{suggest(text, known)}"
+            f"--setting {text}: it is no known setting and no file; {suggest(text, known)}, or "
+            "write name=value,..."
         )
-    values: dict[str, float] = {}
-    for entry in text.split(","):
-        name, _, value = (part.strip() for part in entry.partition("="))
-        parameters.parameter(name, "--setting")
-        try:
-            values[name] = float(value)
-        except ValueError as error:
-            raise ConfigError(f"--setting {entry.strip()}: write name=value") from error
+    values = setting(text.split(","), "--setting")
     return baseline(parameters.default_order(values, dialect), values)
 
 

@@ -108,6 +108,31 @@ MISTAKES: dict[str, tuple[list[str], int, list[str]]] = {
         2,
         ["min_p=0.2", "twice"],
     ),
+    "a setting without a number": (
+        ["explain-token", "out/a.harvest.nc", "--at", "0", "--set", "min_p=x"],
+        2,
+        ["--set min_p=x", "name=value"],
+    ),
+    "a setting twice": (
+        ["compare", "out/a.harvest.nc", "--setting", "min_p=0,min_p=0.1"],
+        2,
+        ["--setting min_p=0.1", "twice"],
+    ),
+    "a setting that is not allowed": (
+        ["compare", "out/a.harvest.nc", "--setting", "min_p=2"],
+        2,
+        ["--setting min_p: 2.0", "at most 1"],
+    ),
+    "no known setting": (
+        ["compare", "out/a.harvest.nc", "--setting", "neutrl"],
+        2,
+        ["did you mean 'neutral'?", "name=value"],
+    ),
+    "fewer rows than none": (
+        ["explain-token", "out/a.harvest.nc", "--at", "0", "--rows", "-3"],
+        2,
+        ["--rows", "-3"],
+    ),
     "empty argument": (["prepare", "t.csv", "--out", ""], 2, ["empty"]),
     "half a passage": (["prepare", "t.csv", "--out", "o", "--limit", "1.5"], 2, ["--limit", "1.5"]),
     "no bounds": (

@@ -88,17 +88,15 @@ def explain_token(
     """
     from dataclasses import asdict
 
+    from jaxsppl.axes import setting
     from jaxsppl.modules import load_modules
     from jaxsppl.report.explained import explained_text
     from jaxsppl.results import engine
 
+    if rows < 0:
+        raise ConfigError(f"--rows is {rows}; give a whole number of at least 0")
     load_modules(module or [], Path(), "--module")
-    values: dict[str, float] = {}
-    for name, value in pairs_of(settings or [], "--set").items():
-        try:
-            values[name] = float(value)
-        except ValueError as error:
-            raise ConfigError(f"--set {name}={value}: give a number") from error
+    values = setting(settings or [], "--set")
     one = engine("jaxsppl.sweep.explained").explain_token(
         harvest,
         at,

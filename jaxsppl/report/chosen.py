@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxsppl import parameters, schema, store
+from jaxsppl.axes import setting
 from jaxsppl.errors import ConfigError, SchemaError, suggest
 from jaxsppl.report.export import Exported, export, obstacles
 from jaxsppl.report.programs import program
@@ -243,15 +244,7 @@ def _optimum(
 
 def _named(text: str, chain: tuple[str, ...]) -> Point:
     """Return the point that ``name=value,...`` stands for, without a score."""
-    values: dict[str, float] = {}
-    for entry in text.split(","):
-        name, _, value = (part.strip() for part in entry.partition("="))
-        parameter = parameters.parameter(name, "--point")
-        try:
-            number = float(value)
-        except ValueError as error:
-            raise ConfigError(f"--point {entry.strip()}: write name=value") from error
-        values[name] = parameter.check([number], f"--point {name}")[0]
+    values = setting(text.split(","), "--point")
     parameters.check_order(chain, values, f"--point {text}")
     return Point("point", values, chain, np.nan, np.nan)
 
