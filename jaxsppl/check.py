@@ -106,7 +106,11 @@ def _check_folder(folder: Path) -> str:
 
 def _check_config(file: Path) -> str:
     """Check a sweep config."""
+    from jaxsppl.texts.prepare import check_name
+
     found = config.load(file)
+    for name in found.texts.datasets:
+        check_name(name)
     grids = [found.axes(order) for order in found.orders().values()]
     grids = grids if found.chain.own_axes else grids[:1]
     points = sum(math.prod(len(values) for values in grid.values()) for grid in grids)

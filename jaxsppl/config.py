@@ -375,8 +375,11 @@ def _check_values(config: Config, where: str) -> None:
     used = [*config.grid, *config.optimize.over]
     for name in config.optimize.over:
         parameters.parameter(name, f"{where}: optimize.over")
-    for name in config.optimize.bounds:
-        parameters.parameter(name, f"{where}: optimize.bounds")
+    for name, (low, high) in config.optimize.bounds.items():
+        place = f"{where}: optimize.bounds"
+        parameters.parameter(name, place).check([low, high], f"{place}.{name}")
+        if low > high:
+            raise ConfigError(f"{place}.{name}: {low:g} is above {high:g}; write [lowest, highest]")
     if config.chain.order is not None and config.chain.orders:
         raise ConfigError(f"{where}: chain: give order or orders, not both")
     if config.chain.order is not None:

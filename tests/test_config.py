@@ -161,6 +161,8 @@ MISTAKES = {
         ["chain", "not both"],
     ),
     "bounds of nothing": ("[optimize.bounds]\nbetta = [1, 2]", ["optimize.bounds", "'beta'"]),
+    "bounds backwards": ("[optimize.bounds]\nbeta = [2, 1]", ["optimize.bounds.beta", "above 1"]),
+    "bounds below what there is": ("[optimize.bounds]\nbeta = [-1, 1]", ["optimize.bounds.beta"]),
     "one bound": ("[optimize]\nbounds = { beta = [1] }", ["optimize.bounds"]),
     "unknown method": ('[optimize]\nmethod = "bfgs"', ["optimize.method", "'lbfgs'"]),
     "unknown to optimize": ('[optimize]\nover = ["betta"]', ["optimize.over", "'beta'"]),

@@ -49,6 +49,9 @@ def test_check_refuses_what_it_does_not_know(tmp_path: Path) -> None:
         check(tmp_path / "new.nc")
     with pytest.raises(SchemaError, match="no such file"):
         check(tmp_path / "missing.nc")
+    (tmp_path / "spaced.toml").write_text('texts.datasets."my code" = "python:code"')
+    with pytest.raises(ConfigError, match="for example 'my-code'"):
+        check(tmp_path / "spaced.toml")
     with pytest.raises(ConfigError, match=r"missing\.toml"):
         check(tmp_path / "missing.toml")
     empty = tmp_path / "empty"

@@ -169,7 +169,7 @@ def prepare(
         seed=seed,
         n_char=lengths.document,
     )
-    dataset = _checked_name(name) if name is not None else opened.name
+    dataset = opened.name if name is None else check_name(name)
     arguments: dict[str, str | int | None] = {
         "source": source,
         "source_state": opened.state,
@@ -213,6 +213,31 @@ def prepare(
     write_folder(folder, passages, preparation)
     _log.info("%s: wrote %d passages of %s", folder, len(passages), dataset)
     return _report(folder, preparation, was_prepared=False)
+
+
+def check_name(name: str) -> str:
+    """Check that a dataset's name can be part of a file name.
+
+    Parameters
+    ----------
+    name : str
+
+    Returns
+    -------
+    str
+        The name.
+
+    Raises
+    ------
+    ConfigError
+        When it cannot.
+    """
+    if name != safe_name(name):
+        raise ConfigError(
+            f"name {name!r} cannot be part of a file name; allowed: letters, digits, '_', '.' and "
+            f"'-', for example '{safe_name(name)}'"
+        )
+    return name
 
 
 def _collect(
@@ -366,16 +391,6 @@ def _checked_count(name: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name} is {value!r}; allowed: integers from {least}")
     return value
-
-
-def _checked_name(name: str) -> str:
-    """Check that a dataset's name can be part of a file name."""
-    if name != safe_name(name):
-        raise ConfigError(
-            f"name {name!r} cannot be part of a file name; allowed: letters, digits, '_', '.' and "
-            f"'-', for example '{safe_name(name)}'"
-        )
-    return name
 
 
 def _printable(text: str) -> str:
