@@ -46,7 +46,7 @@ def pareto_front(nll: Array, ood: Array) -> Array:
     return order[falls]
 
 
-def front_of(surface: Surface) -> tuple[FrontPoint, ...]:
+def front_of(surface: Surface) -> tuple[tuple[FrontPoint, ...], int]:
     """Return the front of one pair, thinned evenly to a dozen points, both ends included.
 
     Parameters
@@ -58,11 +58,13 @@ def front_of(surface: Surface) -> tuple[FrontPoint, ...]:
     -------
     tuple of FrontPoint
         By rising nll and falling ood.
+    int
+        Points that the whole front has.
     """
     whole = pareto_front(surface.nll.ravel(), surface.ood.ravel())
     kept = np.unique(np.linspace(0, len(whole) - 1, min(len(whole), _MOST_POINTS)).round())
     points = [_place(surface, int(whole[int(at)]), "front") for at in kept]
-    return tuple(FrontPoint(point.values, point.nll, point.ood) for point in points)
+    return tuple(FrontPoint(one.values, one.nll, one.ood) for one in points), len(whole)
 
 
 def compromise(surface: Surface) -> Point:
@@ -85,12 +87,14 @@ def compromise(surface: Surface) -> Point:
     return _place(surface, surface.choice.index(surface.nll, surface.ood), COMPROMISE)
 
 
-def front_text(front: Sequence[FrontPoint], markdown: bool = False) -> str:
+def front_text(front: Sequence[FrontPoint], whole: int, markdown: bool = False) -> str:
     """Return a front as a table.
 
     Parameters
     ----------
     front : sequence of FrontPoint
+    whole : int
+        Points that the whole front has.
     markdown : bool
 
     Returns
@@ -107,7 +111,8 @@ def front_text(front: Sequence[FrontPoint], markdown: bool = False) -> str:
         ]
         for point in front
     ]
-    return "No point beats these in both nll and ood\n\n" + aligned(head, cells, 0, markdown)
+    some = f" ({len(front)} of {whole:,} such points)" if whole > len(front) else ""
+    return f"No point beats these in both nll and ood{some}\n\n{aligned(head, cells, 0, markdown)}"
 
 
 def _place(surface: Surface, flat: int, name: str) -> Point:

@@ -100,6 +100,8 @@ class Row:
         The plateau, and what held-out documents say.
     front : tuple of FrontPoint
         Some of the points that no other beats in both nll and ood.
+    points_on_front : int
+        How many such points there are.
     notes : tuple of str
         What to keep in mind.
     """
@@ -116,6 +118,7 @@ class Row:
     runs: str
     proof: Proof | None
     front: tuple[FrontPoint, ...]
+    points_on_front: int
     notes: tuple[str, ...]
 
     def setting(self, name: str) -> Setting | None:
@@ -240,6 +243,7 @@ def _row(contents: schema.Contents, surface: Surface, stated: list[str]) -> Row:
         except ConfigError as error:
             notes.append(f"{surface.choice.words()}: {error}")
     neutral, default = surface.baseline(NEUTRAL), surface.baseline(DEFAULT)
+    front, points_on_front = front_of(surface)
     flags = None if runnable is None else llama_server_flags(runnable.values, surface.chain)
     return Row(
         model=surface.model,
@@ -253,7 +257,8 @@ def _row(contents: schema.Contents, surface: Surface, stated: list[str]) -> Row:
         points_near_best=near,
         runs="" if runnable is None else runnable.name,
         proof=proof_of(contents, surface),
-        front=front_of(surface),
+        front=front,
+        points_on_front=points_on_front,
         notes=tuple(notes),
     )
 

@@ -69,10 +69,12 @@ def shootout_figure(proven: Sequence[Proven]) -> "Figure":
     few = ", ".join(f"{name}: {points}" for name, points in fewer.items())
     few = f" ({few})" if few else ""
     tail = "; the listed alternatives only" if proven[0][0].tail == "drop" else ""
+    counts = sorted({one.n_proven for _, one in proven})
+    proving = " to ".join(dict.fromkeys(f"{count}" for count in (counts[0], counts[-1])))
     style.add_caption(
         figure,
         f"{style.plain(proven[0][0].model)}: of each sampler the best of {most_points} "
-        f"settings{few}, chosen and scored on different documents ({proof.n_proven} of them), "
+        f"settings{few}, chosen and scored on different documents ({proving} of them), "
         f"epsilon {proven[0][0].epsilon:g}{tail}.",
         f"Bars: {100 * proof.confidence:g} % intervals, paired by document; open dots: they "
         "include 0.",

@@ -138,9 +138,12 @@ def _sweep(summary: SweepSummary, markdown: bool, front: bool) -> list[str]:
     if len(summary.rows) <= _DETAILED:
         for row in summary.rows:
             parts += _pair(row, summary, markdown)
-            parts += [front_text(row.front, markdown)] if front else []
+            parts += [front_text(row.front, row.points_on_front, markdown)] if front else []
     else:
         parts.append(_best_settings(summary, markdown))
+        for row in summary.rows if front else ():
+            parts.append(f"{row.model} on {row.dataset}")
+            parts.append(front_text(row.front, row.points_on_front, markdown))
         if any(row.notes for row in summary.rows):
             parts.append("The notes and flags of each pair: --json.")
     parts += [_notes(summary.notes), _conditions(summary)]
@@ -209,13 +212,12 @@ def _best_settings(summary: SweepSummary, markdown: bool) -> str:
 
 def _pair(row: Row, summary: SweepSummary, markdown: bool) -> list[str]:
     """Return the block of one pair."""
-    title = f"{row.model} on {row.dataset}"
     about = [plural(row.n_token, "token"), plural(row.n_byte, "byte")]
     if row.perplexity is not None:
         about.append(f"plain perplexity {significant(row.perplexity)}")
     if row.bits_per_byte is not None:
         about.append(f"{row.bits_per_byte:.3f} bits per byte")
-    heading = f"### {title}" if markdown else f"{title}\n{'-' * min(len(title), WIDTH)}"
+    heading = _heading(f"{row.model} on {row.dataset}", markdown)
     parts = [f"{heading}\n{', '.join(about)}", _settings(row, summary, markdown)]
     runnable = row.runnable()
     if row.flags is not None and runnable is not None:
@@ -226,6 +228,11 @@ def _pair(row: Row, summary: SweepSummary, markdown: bool) -> list[str]:
     parts += proof_text(row.proof, markdown) if row.proof is not None else []
     parts.append(_notes(row.notes))
     return parts
+
+
+def _heading(title: str, markdown: bool) -> str:
+    """Return the title of a pair, underlined or as a heading."""
+    return f"### {title}" if markdown else f"{title}\n{'-' * min(len(title), WIDTH)}"
 
 
 def _settings(row: Row, summary: SweepSummary, markdown: bool) -> str:
@@ -320,7 +327,17 @@ def _optimum(summary: OptimumSummary, markdown: bool) -> list[str]:
     below = f"best: {summary.objective}; chain: {_chain(summary.chain)}; "
     below += f"epsilon {summary.epsilon:g}; tail {summary.tail}"
     table = aligned(head, cells, 2, markdown) if cells else "no start came to a finite nll"
-    return [table, _errors(summary), _notes(summary.notes), wrapped(below)]
+    proofs = [
+        part
+        for row in summary.rows
+        if row.proof is not None
+        for part in (
+            _heading(f"{row.model} on {row.dataset}", markdown),
+            *proof_text(row.proof, markdown),
+        )
+    ]
+    unproven = "" if proofs else "no gain is proven: add [decide] to the config"
+    return [table, _errors(summary), *proofs, _notes(summary.notes), wrapped(below), unproven]
 
 
 def _errors(summary: OptimumSummary) -> str:

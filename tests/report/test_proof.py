@@ -165,9 +165,22 @@ def test_the_front_and_the_compromise(tmp_path: Path) -> None:
     assert found.ood == pytest.approx(0.08)
     assert found.nll == pytest.approx(2.2)
     text = table.render(summary(path), front=True)
-    assert "No point beats these in both nll and ood" in text
+    assert "No point beats these in both nll and ood\n" in text
     assert "compromise: least nll with ood <= 0.08" in text
     assert "No point beats" not in table.render(summary(path))
+
+
+def test_a_long_front_is_thinned_and_says_so(tmp_path: Path) -> None:
+    grid = {"temperature": [k / 20 for k in range(41)]}  # 21 levels of nll
+    many = bowl(grid, models=[f"m{k}" for k in range(9)], datasets=("prose",))
+    many["ood"] = (7 - many["nll"]) / 10
+    path = store.write_dataset(many.isel(model=[0]), tmp_path / "x.sweep.nc")
+    row = summary(path).rows[0]
+    assert (len(row.front), row.points_on_front) == (12, 21)
+    assert [row.front[0].nll, row.front[-1].nll] == pytest.approx([2.0, 4.0])
+    assert "(12 of 21 such points)" in table.render(summary(path), front=True)
+    path = store.write_dataset(many, tmp_path / "many.sweep.nc")
+    assert table.render(summary(path), front=True).count("(12 of 21 such points)") == 9
 
 
 def test_a_limit_that_no_point_keeps_is_said(tmp_path: Path) -> None:
