@@ -110,9 +110,10 @@ def _one(state: State, middle: State, values: Mapping[str, Array], scenario: Arr
     after = jnp.maximum(after, 0.0) / total
     own = own / total
     if state.power is not None:
-        # In plain powers of the two ends; what is after the upper one is left as it is.
-        low, high = before**state.power, (before + own) ** state.power
-        before, own, after = low, jnp.where(own > 0, high - low, 0.0), 1.0 - high
-        after = jnp.maximum(after, 0.0)
+        # In plain powers of the two ends; what is after the upper one from its own side, since a
+        # small `beta` would show the rounding of a difference from 1.
+        low, high = before**state.power, (1.0 - after) ** state.power
+        before, own = low, jnp.where(own > 0, high - low, 0.0)
+        after = -jnp.expm1(state.power * jnp.log1p(-after))
     place = Interval(before[None], own[None], after[None])
     return probability(place, values.get("alpha"), values.get("beta"))[0]

@@ -183,7 +183,7 @@ def tail_power(kept: Kept, block: Candidates, order: Array | float = 1.0) -> Arr
     if block.tail is None:
         return jnp.zeros_like(block.actual)
     top, inverse = top_logprob(kept, block), kept.inverse * order
-    if top.ndim == 1 and inverse.ndim < 2:
+    if top.ndim == 1 and inverse.ndim < 2 and kept.floor.ndim == 1:
         return tails.tail_sum(block.tail, inverse, kept.floor, top)
     parts: list[Array] = []
     for scenario in (tails.ESTIMATE, tails.LOWER, tails.UPPER):

@@ -216,7 +216,7 @@ def tail_sum(tail: Tail, inverse: Array, floor: Array, top: Array) -> Array:
         Inverse temperature b, () or (token,).
     floor : Array
         (token,) lowest log-probability that is kept [nat]; `ALL` and `NONE` stand for the
-        infinities. A leading scenario axis is allowed.
+        infinities.
     top : Array
         (token,) log-probability that weights are relative to [nat].
 
@@ -229,10 +229,9 @@ def tail_sum(tail: Tail, inverse: Array, floor: Array, top: Array) -> Array:
     some, held = tail.number > 0, _held(tail)
     least = jnp.where(some, jnp.maximum(held - _NOISE, 0.0), 0.0)
     most = jnp.where(some, jnp.maximum(held + tail.slack, 0.0), 0.0)
-    middle = floor if floor.ndim == 1 else floor[ESTIMATE]
-    lower, _ = _brackets(tail, inverse, middle, top, least)
-    _, upper = _brackets(tail, inverse, middle, top, most)
-    model = _sums_above(tail, _cell_sums(tail, inverse, top), middle)
+    lower, _ = _brackets(tail, inverse, floor, top, least)
+    _, upper = _brackets(tail, inverse, floor, top, most)
+    model = _sums_above(tail, _cell_sums(tail, inverse, top), floor)
     estimate = jnp.clip(model, lower, upper)
     # The model's own mass differs from m by the rounding of the server's sum. The difference
     # counts as a token at the top, so that at T = 1 the plain probabilities come out as harvested;
@@ -240,20 +239,15 @@ def tail_sum(tail: Tail, inverse: Array, floor: Array, top: Array) -> Array:
     modelled = jnp.clip(_model_mass(tail, tail.spread), least, most)
     fading = jnp.maximum(inverse - 1.0, 0.0) * jnp.maximum(top - tail.edge, 1.0)
     rest = (tail.mass - modelled) * jnp.exp(-top - fading)
-    estimate = estimate + jnp.where(middle <= ALL, rest, 0.0)
-    floors = (floor, floor) if floor.ndim == 1 else (floor[LOWER], floor[UPPER])
-    if floor.ndim > 1:
-        lower, _ = _brackets(tail, inverse, floors[0], top, least)
-        _, upper = _brackets(tail, inverse, floors[1], top, most)
+    estimate = estimate + jnp.where(floor <= ALL, rest, 0.0)
     if tail.log_sum is not None:
         low, high = measured_sum(tail, inverse, top)
         # Where all unseen tokens are left, and not at T = 1, where their sum is the mass itself.
-        warm = inverse != 1.0
+        warm = (inverse != 1.0) & (floor <= ALL)
         middle_of_both = jnp.clip(0.5 * (low + jnp.minimum(high, 1e300)), lower, upper)
-        known = warm & (middle <= ALL) & jnp.isfinite(high)
-        estimate = jnp.where(known, middle_of_both, estimate)
-        lower = jnp.where(warm & (floors[0] <= ALL), jnp.maximum(lower, low), lower)
-        upper = jnp.where(warm & (floors[1] <= ALL), jnp.minimum(upper, high), upper)
+        estimate = jnp.where(warm & jnp.isfinite(high), middle_of_both, estimate)
+        lower = jnp.where(warm, jnp.maximum(lower, low), lower)
+        upper = jnp.where(warm, jnp.minimum(upper, high), upper)
     return jnp.stack([estimate, jnp.minimum(lower, estimate), jnp.maximum(upper, estimate)])
 
 

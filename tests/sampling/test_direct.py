@@ -79,6 +79,33 @@ def test_both_ways_agree_on_the_unseen_tail(
         assert ((one >= 0) & (one <= 1 + 1e-12)).all()
 
 
+@pytest.mark.parametrize("first", [{"top_p": 0.83}, {"top_a": 0.07}, {"epsilon_cutoff": 0.004}])
+@pytest.mark.parametrize("last", [{"epsilon_cutoff": 0.009}, {"top_a": 0.03}, {"p_less": 2.0}])
+def test_cuts_of_the_modelled_tail_follow_each_other_alike(
+    first: dict[str, float], last: dict[str, float]
+) -> None:
+    # The first cut ends elsewhere in each scenario of the tail, and the second starts from there.
+    rng = np.random.default_rng(4)
+    logprob = descending(rng.normal(0, rng.uniform(0.3, 2, (200, 1)), (200, 300)))
+    logprob -= np.log(np.exp(logprob).sum(axis=1, keepdims=True))
+    chain, point = (*first, "temperature", *last), {**first, "temperature": 0.94, **last}
+    with float64():
+        block = block_of(logprob, rng.integers(0, 300, 200), SIZE, bound=True)
+        one, other = fast(block, chain, point), slow(block, chain, point)
+    assert np.abs(one[1] - one[2]).max() > 1e-3
+    assert np.abs(one - other).max() < 1e-11
+
+
+def test_the_last_kept_token_has_nothing_behind_it_however_the_draw_is_bent() -> None:
+    # Rounding noise of 1e-16 behind it would count: with beta = 0.1, 0.03 of the draw's mass.
+    logprob = descending(np.random.default_rng(5).normal(0, 2, (100, SIZE)))
+    point = {"temperature": 1.3, "top_k": 5.0, "skew": -0.25, "alpha": 0.7, "beta": 0.1}
+    with float64():
+        block = block_of(logprob, np.arange(100) % 5)
+        one, other = (way(block, ("temperature", "top_k", "skew"), point)[0] for way in BOTH)
+    assert np.abs(one - other).max() < 1e-11
+
+
 @pytest.mark.parametrize("temperature", [1e-6, 1e-40, 1e-300, 100.0])
 def test_extreme_temperatures_stay_finite(temperature: float) -> None:
     logprob = np.tile(row(3, "smooth"), (SIZE, 1))
