@@ -123,7 +123,7 @@ def phases(data: Sequence[TokenArrays], plan: Plan) -> dict[str, float]:
 
     def tables() -> object:
         held["tables"] = shared_tables(plan)
-        return held["tables"][0].loss
+        return held["tables"][0].values.log_mass
 
     def grids() -> None:
         sums = [grid_sums(plan, one, lambda _: None, held["tables"]) for one in data]

@@ -4,8 +4,9 @@ Rows are the combinations of all parameters but alpha, beta and epsilon; columns
 Intervals and their logits are float64; weights, node values and the product are float32.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ from jaxsppl.sampling.candidates import Candidates
 from jaxsppl.sampling.nodes import WINDOW, Layout, Spread, node_values, spread
 from jaxsppl.sampling.rows import rows
 
+# Nodes that are multiplied at once: a product of longer rows falls out of a processor's caches.
+BATCH = 512
 _SCATTER = lax.ScatterDimensionNumbers(
     update_window_dims=(1,), inserted_window_dims=(), scatter_dims_to_operand_dims=(0,)
 )
@@ -110,68 +113,84 @@ def _chosen(which: Array, shape: tuple[int, ...]) -> Array:
     return (place * n_token + jnp.arange(n_token, dtype=jnp.int32)).reshape(-1)
 
 
+class NodeValues(NamedTuple):
+    """What the nodes contribute under a grid of draws, of alpha by beta by epsilon.
+
+    Attributes
+    ----------
+    log_mass : Array
+        (node, alpha point, beta point) float32 log Beta mass [nat], by `collocation`.
+    alpha, beta : Array
+        (value, point) float32 weights that interpolate between these.
+    log_epsilon : Array
+        (epsilon,) float32 clips of the objective [nat].
+    is_clipped : Array
+        (node,) whether the mass is below epsilon under some draw.
+    """
+
+    log_mass: Array
+    alpha: Array
+    beta: Array
+    log_epsilon: Array
+    is_clipped: Array
+
+
 @partial(jax.jit, static_argnames="nodes")
-def tables(alpha: Array, beta: Array, epsilon: Array, *, nodes: Layout) -> tuple[Array, Array]:
-    """Return what each node contributes under each draw.
+def log_masses(alpha: Array, beta: Array, *, nodes: Layout) -> Array:
+    """Return the log-probability that draws give each node's interval.
 
     Parameters
     ----------
-    alpha, beta, epsilon : Array
-        (draw,) shapes of the draw and clip of the objective.
+    alpha, beta : Array
+        (draw,) shapes of the draws.
     nodes : Layout
         The nodes.
 
     Returns
     -------
-    tuple of Array
-        (node, draw) float32: loss -log max(mass, epsilon) [nat], and whether mass < epsilon.
+    Array
+        (draw, node) float32 log Beta mass [nat].
     """
-
-    def one(draws: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        a, b, clip = draws
-        log_mass = node_values(nodes, a, b)
-        low = jnp.log(clip)
-        loss = -jnp.maximum(log_mass, low)
-        return loss.astype(jnp.float32), (log_mass < low).astype(jnp.float32)
-
-    loss, below = lax.map(one, (alpha, beta, epsilon))
-    return loss.T, below.T
+    return lax.map(lambda draw: node_values(nodes, *draw).astype(jnp.float32), (alpha, beta))
 
 
 @jax.jit
-def touched(total: Array, loss: Array) -> Array:
-    """Return (node,) which nodes any row has put weight on.
+def with_clipped(values: NodeValues) -> NodeValues:
+    """Find the nodes that some draw clips.
 
     Parameters
     ----------
-    total : Array
-        (row * scenario * node,) node sums.
-    loss : Array
-        (node, draw); only its shape counts.
+    values : NodeValues
+        Its `is_clipped` is not read.
 
     Returns
     -------
-    Array
-        Booleans.
+    NodeValues
+        With `is_clipped` set.
     """
-    return (total.reshape(-1, loss.shape[0]) != 0).any(axis=0)
+
+    def least(log_mass: Array) -> Array:
+        return _between(log_mass[None], values).min()
+
+    lowest = lax.map(least, values.log_mass, batch_size=BATCH)
+    return values._replace(is_clipped=lowest < values.log_epsilon.max())
 
 
 @partial(jax.jit, static_argnames=("n_row", "n_scenario"))
 def products(
-    total: Array, loss: Array, below: Array, active: Array, *, n_row: int, n_scenario: int
+    total: Array, cut: Array, values: NodeValues, *, n_row: int, n_scenario: int
 ) -> tuple[Array, Array]:
     """Multiply node sums with node values.
 
+    A node that no draw clips takes part at the few points; its sum over rows is interpolated. Only
+    the others need their value under every draw.
+
     Parameters
     ----------
-    total : Array
-        (row * scenario * node,) node sums.
-    loss, below : Array
-        (node, draw) as `tables` gives them.
-    active : Array
-        (some,) the nodes to take; all with weight must be among them, the rest is filled up with
-        the number of nodes.
+    total, cut : Array
+        Node sums and tokens below epsilon whatever the draw, as `accumulate` gives them.
+    values : NodeValues
+        What the nodes contribute.
     n_row, n_scenario : int
         Shape of the sums.
 
@@ -179,13 +198,68 @@ def products(
     -------
     tuple of Array
         (row, scenario, draw) summed loss [nat], and (row, draw) tokens below epsilon by the
-        estimate, without those that `accumulate` counts as cut.
+        estimate; draws in row-major order of alpha, beta, epsilon.
     """
-    sums = jnp.take(
-        total.reshape(n_row * n_scenario, -1), active, axis=1, mode="fill", fill_value=0
+    sums = total.reshape(n_row * n_scenario, -1)
+    n_epsilon = values.log_epsilon.size
+    n_draw = values.alpha.shape[0] * values.beta.shape[0] * n_epsilon
+    is_reached = (sums != 0).any(axis=0)
+
+    def add_smooth(so_far: Array, own: Array, log_mass: Array) -> Array:
+        return so_far + _matmul(own, log_mass.reshape(BATCH, -1))
+
+    def add_clipped(
+        so_far: tuple[Array, Array], own: Array, log_mass: Array
+    ) -> tuple[Array, Array]:
+        every = _between(log_mass, values)[..., None]
+        loss = -jnp.maximum(every, values.log_epsilon).reshape(BATCH, n_draw)
+        below = (every < values.log_epsilon).astype(jnp.float32).reshape(BATCH, n_draw)
+        estimate = own.reshape(n_row, n_scenario, BATCH)[:, 0]
+        return so_far[0] + _matmul(own, loss), so_far[1] + _matmul(estimate, below)
+
+    start = jnp.zeros((sums.shape[0], values.log_mass[0].size), jnp.float32)
+    smooth = _over_nodes(add_smooth, start, sums, values, is_reached & ~values.is_clipped)
+    smooth = _between(smooth.reshape(-1, *values.log_mass.shape[1:]), values)
+    summed = -jnp.broadcast_to(smooth[..., None], (*smooth.shape, n_epsilon))
+    # What is cut is below epsilon under every draw.
+    summed = summed - cut.reshape(-1, 1, 1, 1) * values.log_epsilon
+    below = jnp.broadcast_to(cut[:, :1], (n_row, n_draw))
+    summed, below = _over_nodes(
+        add_clipped,
+        (summed.reshape(-1, n_draw), below),
+        sums,
+        values,
+        is_reached & values.is_clipped,
     )
-    loss, below = (jnp.take(part, active, axis=0, mode="clip") for part in (loss, below))
+    return summed.reshape(n_row, n_scenario, n_draw), below
+
+
+T = TypeVar("T")
+
+
+def _over_nodes(
+    add: Callable[[T, Array, Array], T], start: T, sums: Array, values: NodeValues, some: Array
+) -> T:
+    """Add up over some of the nodes, a batch at a time: what fits the processor's caches."""
+    length = -(-some.size // BATCH) * BATCH
+    (at,) = jnp.nonzero(some, size=length, fill_value=some.size)
+
+    def body(batch: Array, so_far: T) -> T:
+        now = lax.dynamic_slice_in_dim(at, batch * BATCH, BATCH)
+        own = jnp.take(sums, now, axis=1, mode="fill", fill_value=0)
+        return add(so_far, own, jnp.take(values.log_mass, now, axis=0, mode="clip"))
+
+    return lax.fori_loop(0, -(-some.sum() // BATCH), body, start)
+
+
+def _between(at_points: Array, values: NodeValues) -> Array:
+    """Return (..., alpha, beta) values from those at the (..., alpha point, beta point)."""
+    # In this order of indices neither product has to turn its result around.
     exact = lax.Precision.HIGHEST
-    summed = jnp.matmul(sums, loss, precision=exact).reshape(n_row, n_scenario, -1)
-    estimate = sums.reshape(n_row, n_scenario, -1)[:, 0]
-    return summed, jnp.matmul(estimate, below, precision=exact)
+    along = jnp.einsum("...pq,ap->...qa", at_points, values.alpha, precision=exact)
+    return jnp.einsum("...qa,bq->...ab", along, values.beta, precision=exact)
+
+
+def _matmul(one: Array, other: Array) -> Array:
+    """Return a product in the device's full precision."""
+    return jnp.matmul(one, other, precision=lax.Precision.HIGHEST)

@@ -59,6 +59,8 @@ class Layout(NamedTuple):
         Smallest such coordinate; below it no mass reaches epsilon.
     n_width : int
         Its nodes along that.
+    point_step : float
+        Step in log alpha and log beta of the draws under which nodes are evaluated.
     """
 
     edge_step: float
@@ -70,6 +72,7 @@ class Layout(NamedTuple):
     width_step: float
     width_first: float
     n_width: int
+    point_step: float
 
     @property
     def n_node(self) -> int:
@@ -83,9 +86,9 @@ def layout(alpha: np.ndarray, beta: np.ndarray, epsilon: np.ndarray, refine: flo
     Parameters
     ----------
     alpha, beta : array
-        (pair,) shapes of the draws.
+        (value,) shapes of the draws, each with each.
     epsilon : array
-        Clips of the objective.
+        (value,) clips of the objective.
     refine : float
         1 by default; the steps are divided by it.
 
@@ -95,6 +98,7 @@ def layout(alpha: np.ndarray, beta: np.ndarray, epsilon: np.ndarray, refine: flo
     """
     edge_step, start_step, width_step = 0.0025 / refine, 0.02 / refine, 0.06 / refine
     first = np.arcsinh(LEFT)
+    alpha, beta = (axis.ravel() for axis in np.meshgrid(alpha, beta))
     # In the logit the density of the draw is at most this, so a narrower interval is clipped.
     total = alpha + beta
     peak = alpha * np.log(alpha / total) + beta * np.log(beta / total)
@@ -118,6 +122,7 @@ def layout(alpha: np.ndarray, beta: np.ndarray, epsilon: np.ndarray, refine: flo
         width_step=width_step,
         width_first=width_first,
         n_width=count(width_last - width_first, width_step),
+        point_step=0.25 / refine,
     )
 
 

@@ -1,6 +1,5 @@
 """Executes a plan at level `binned`: node sums of the tokens, then one product a chunk of rows."""
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,17 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsppl import schema
-from jaxsppl.sampling import binned
+from jaxsppl.sampling import binned, collocation
 from jaxsppl.sampling.nodes import Layout
 from jaxsppl.sampling.precision import float64
 from jaxsppl.sweep.chunks import chunks
 from jaxsppl.sweep.data import TokenArrays, blocks
 from jaxsppl.sweep.devices import NodeSums, shared
-from jaxsppl.sweep.plan import Advance, Plan
+from jaxsppl.sweep.plan import Advance, Plan, draw_axes
 from jaxsppl.sweep.workers import in_threads
 
-# Tokens reach a part of the nodes; the product takes only those, in one of so many lengths.
-_LENGTHS = 8
+
+def _nodes(plan: Plan) -> Layout:
+    """Return the nodes of a plan that has them."""
+    if plan.nodes is None:
+        raise ValueError(f"a plan of level '{plan.level}' has no nodes")
+    return plan.nodes
 
 
 @dataclass(frozen=True)
@@ -31,21 +34,17 @@ class Tables:
     ----------
     first, stop : int
         Which draws, in row-major order of the draw's axes.
-    epsilon : array
-        (draw,) clips; the last is repeated up to the plan's number of draws at once.
-    loss, below : jax.Array
-        (node, draw) float32, as `binned.tables` gives them.
+    values : NodeValues
+        Of these; the last value of the first axis is repeated up to the plan's draws at once.
     """
 
     first: int
     stop: int
-    epsilon: schema.Array
-    loss: jax.Array
-    below: jax.Array
+    values: binned.NodeValues
 
 
 def make_tables(plan: Plan) -> Iterator[Tables]:
-    """Evaluate the nodes of a plan of level "binned", as many draws at once as it allows.
+    """Evaluate the nodes of a plan of level "binned", for as many draws at once as it allows.
 
     Parameters
     ----------
@@ -55,16 +54,14 @@ def make_tables(plan: Plan) -> Iterator[Tables]:
     ------
     Tables
     """
-    if plan.nodes is None:
-        raise ValueError(f"a plan of level '{plan.level}' has no nodes")
-    values = {axis.name: axis.values for axis in plan.axes}
-    names = plan.order[len(plan.order) - plan.n_draw_axis :]
-    draws = draw_columns(names, [values[name] for name in names], plan.epsilon)
-    for first in range(0, len(draws), plan.draws):
-        part = draws[first : first + plan.draws]
-        stop = first + len(part)
-        part = np.concatenate([part, np.repeat(part[-1:], plan.draws - len(part), axis=0)])
-        yield Tables(first, stop, part[:, 2], *_node_values(plan, plan.nodes, part))
+    alpha, beta, epsilon = draw_axes(plan.axes, plan.epsilon)
+    each = beta.size * epsilon.size
+    step = plan.draws // each
+    for first in range(0, alpha.size, step):
+        part = alpha[first : first + step]
+        stop = first + part.size
+        part = np.concatenate([part, np.repeat(part[-1:], step - part.size)])
+        yield Tables(first * each, stop * each, _node_values(plan, part, beta, epsilon))
 
 
 def shared_tables(plan: Plan) -> list[Tables] | None:
@@ -84,29 +81,31 @@ def shared_tables(plan: Plan) -> list[Tables] | None:
         return list(make_tables(plan))
 
 
-def _node_values(plan: Plan, nodes: Layout, draws: schema.Array) -> tuple[jax.Array, jax.Array]:
-    """Return (node, draw) values of (draw, 3) alpha, beta and epsilon, a part in each thread."""
-    each = -(-len(draws) // plan.workers)
-    filled = np.concatenate(
-        [draws, np.repeat(draws[-1:], each * plan.workers - len(draws), axis=0)]
-    )
+def _node_values(
+    plan: Plan, alpha: schema.Array, beta: schema.Array, epsilon: schema.Array
+) -> binned.NodeValues:
+    """Evaluate the nodes under a few draws, some of them in each thread."""
+    nodes = _nodes(plan)
+    few = [collocation.points(axis, nodes.point_step) for axis in (alpha, beta)]
+    pairs = np.stack([axis.ravel() for axis in np.meshgrid(*few, indexing="ij")])
+    n_pair = pairs.shape[1]
+    filled = np.pad(pairs, ((0, 0), (0, -n_pair % plan.workers)), mode="edge")
 
-    def values(part: schema.Array) -> tuple[jax.Array, jax.Array]:
+    def some(pairs: schema.Array) -> jax.Array:
         """Evaluate some of the draws."""
-        return binned.tables(*(jnp.asarray(column) for column in part.T), nodes=nodes)
+        return binned.log_masses(*pairs, nodes=nodes)
 
-    parts = in_threads(values, ((part,) for part in np.split(filled, plan.workers)), plan.workers)
-    loss, below = (jnp.concatenate(part, axis=1) for part in zip(*parts, strict=True))
-    return loss[:, : len(draws)], below[:, : len(draws)]
-
-
-def _active(total: jax.Array, loss: jax.Array) -> jax.Array:
-    """Return the nodes with weight, filled up to one of few lengths: each is compiled once."""
-    n_node = loss.shape[0]
-    used = np.flatnonzero(np.asarray(binned.touched(total, loss)))
-    step = -(-n_node // _LENGTHS)
-    length = max(1, -(-used.size // step)) * step
-    return jnp.asarray(np.concatenate([used, np.full(length - used.size, n_node)]), jnp.int32)
+    pieces = ((part,) for part in np.split(filled, plan.workers, axis=1))
+    parts = in_threads(some, pieces, plan.workers)
+    log_mass = jnp.concatenate(parts)[:n_pair].T
+    weights = (collocation.weights(axis, nodes.point_step) for axis in (alpha, beta))
+    values = binned.NodeValues(
+        log_mass.reshape(-1, *(axis.size for axis in few)),
+        *(jnp.asarray(weight, jnp.float32) for weight in weights),
+        log_epsilon=jnp.asarray(np.log(epsilon), jnp.float32),
+        is_clipped=jnp.ones(nodes.n_node, bool),
+    )
+    return binned.with_clipped(values)
 
 
 def binned_sums(
@@ -136,9 +135,7 @@ def binned_sums(
     tuple of array
         (scenario, grid) summed losses [nat] and (grid) tokens below epsilon.
     """
-    nodes = plan.nodes
-    if nodes is None:
-        raise ValueError("a plan of level 'binned' has nodes")
+    nodes = _nodes(plan)
     n_row_axis = len(plan.order) - plan.n_draw_axis
     row_axes = axes[:n_row_axis]
     row_chunk = plan.chunk[:n_row_axis]
@@ -175,51 +172,17 @@ def binned_sums(
                 )
                 sums.add(*spread_tokens)
                 advance(n_point * min(plan.block, tokens.n_token))
-            total, cut = sums.all()
             summed, below = binned.products(
-                total,
-                table.loss,
-                table.below,
-                _active(total, table.loss),
-                n_row=n_row,
-                n_scenario=plan.n_scenario,
+                *sums.all(), table.values, n_row=n_row, n_scenario=plan.n_scenario
             )
-            lost = np.asarray(cut, np.float64)
-            part = np.asarray(summed, np.float64) - lost[..., None] * np.log(table.epsilon)
-            count = np.asarray(below, np.float64) + lost[:, :1]
             inner = (*(slice(0, place.stop - place.start) for place in where), slice(0, n_now))
-            part = np.moveaxis(part.reshape(*row_chunk, plan.n_scenario, -1), n_row_axis, 0)
+            part = np.asarray(summed).reshape(*row_chunk, plan.n_scenario, -1)
+            part = np.moveaxis(part, n_row_axis, 0)
             # Cubic weights are negative in places: a sum can be a rounding below its least value.
             loss[(slice(None), *where, draws)] = np.maximum(part[(slice(None), *inner)], 0.0)
-            share = np.clip(count.reshape(*row_chunk, -1), 0.0, tokens.n_token)
+            share = np.clip(np.asarray(below).reshape(*row_chunk, -1), 0.0, tokens.n_token)
             ood[(*where, draws)] = share[inner]
 
         in_threads(rows, chunks(row_axes, row_chunk), plan.workers)
     shape = [len(axis) for axis in axes]
     return loss.reshape(-1, *shape), ood.reshape(shape)
-
-
-def draw_columns(
-    names: Sequence[str], axes: Sequence[Sequence[float]], epsilon: float
-) -> schema.Array:
-    """Return (draw, 3) alpha, beta and epsilon of every combination of the draw's axes.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Those of alpha, beta and epsilon that are axes, in the grid's order.
-    axes : sequence of sequence of float
-        Their values.
-    epsilon : float
-        For a grid without that axis.
-
-    Returns
-    -------
-    array
-    """
-    columns: list[list[float]] = []
-    for values in itertools.product(*axes):
-        point = {"alpha": 1.0, "beta": 1.0, "epsilon": epsilon}
-        point.update(zip(names, values, strict=True))
-        columns.append([point["alpha"], point["beta"], point["epsilon"]])
-    return np.asarray(columns, np.float64)

@@ -8,8 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxsppl import parameters
+from jaxsppl import parameters, schema
 from jaxsppl.errors import ConfigError, PlanError, suggest
+from jaxsppl.sampling import collocation
+from jaxsppl.sampling.binned import BATCH
 from jaxsppl.sampling.nodes import Layout, layout
 from jaxsppl.sampling.precision import float64
 from jaxsppl.sampling.rows import split
@@ -29,14 +31,19 @@ Progress = Callable[[int, int], None]
 _TEMPORARIES = 14
 # Bytes of indices and weights that spreading one interval takes.
 _SPREAD = 320
+# Bytes that the product takes for a draw, of a row and of each node that is multiplied at once; and
+# the draws beyond which nothing is gained when more are taken at once.
+_DRAW, _MOST_DRAWS = 16, 8192
+# Bytes that a node value takes while it is made.
+_VALUE = 8
 
 # Nanoseconds on one core, for the choice of the level and the expected time: a Beta mass, an
 # interval, a token by the definition; at level binned the ranks of a token at one temperature, an
 # interval spread over nodes, a row that takes it; and operations a nanosecond of the product, whose
-# rows reach about a third of the nodes.
+# rows reach about a sixth of the nodes with an interval that some draw clips.
 _NS_MASS, _NS_INTERVAL, _NS_DIRECT = 110.0, 60.0, 1700.0
 _NS_RANKS, _NS_SPREAD, _NS_ROW = 1500.0, 120.0, 20.0
-_FLOPS, _REACHED = 60.0, 3
+_FLOPS, _REACHED = 80.0, 6
 # Parts of a sweep are kept as they are done, so about so much time is lost when it is stopped.
 _PART_SECONDS = 20.0
 
@@ -233,12 +240,10 @@ def make_plan(
         )
     nodes = _nodes(axes, epsilon, refine) if level in ("auto", "binned") and is_one else None
     n_draw = n_point // counts[0]
-    # Node values of as many draws at once as fit a third of the memory; a token is spread anew
-    # for each such part.
-    draws = min(n_draw, max(1, budget // 3 // (8 * nodes.n_node))) if nodes is not None else 0
+    draws, n_value = (0, 0) if nodes is None else _draws(axes, epsilon, nodes, budget // 3)
     n_token = sum(tokens.n_token for tokens in harvests)
     workers = worker_count()
-    seconds = _seconds(n_token, len(harvests), counts, n_draw, draws, scenarios, nodes)
+    seconds = _seconds(n_token, len(harvests), counts, n_draw, draws, n_value, scenarios, nodes)
     chosen, why = _choose(level, seconds, nodes)
     nodes = nodes if chosen == "binned" else None
     most = max(tokens.n_token for tokens in harvests)
@@ -255,8 +260,8 @@ def make_plan(
         chunk, ranks = _cap_temperature(nested, chunk, block * a_token // 2, budget // 2)
         at_work = max(a_point * math.prod(chunk), ranks)
     else:
-        table = 8 * nodes.n_node * draws
-        a_row = scenarios * (4 * nodes.n_node + block * _SPREAD)
+        a_row = scenarios * (4 * nodes.n_node + block * _SPREAD + _DRAW * draws)
+        table = _VALUE * n_value + workers * _DRAW * BATCH * draws
         room = (budget - block * a_token - table) // (2 * workers * a_row)
         rows = sizes[: len(sizes) - n_draw_axis]
         # Enough rows to share a token's exponentials, few enough for the processor's caches.
@@ -314,6 +319,7 @@ def _seconds(
     rows: tuple[int, int, int],
     n_draw: int,
     draws: int,
+    n_value: int,
     scenarios: int,
     nodes: Layout | None,
 ) -> dict[str, float]:
@@ -333,7 +339,7 @@ def _seconds(
         spreading = n_outer * (_NS_RANKS + n_cut * _NS_SPREAD) + n_row * _NS_ROW
         reached = n_row * scenarios * nodes.n_node / _REACHED
         product = 4.0 * n_harvest * reached * n_draw / _FLOPS
-        tables = nodes.n_node * n_draw * _NS_MASS * (1 if parts == 1 else n_harvest)
+        tables = n_value * _NS_MASS * (1 if parts == 1 else parts * n_harvest)
         seconds["binned"] = product + pairs * parts * spreading + tables
     return {level: 1e-9 * value for level, value in seconds.items()}
 
@@ -364,15 +370,54 @@ def _held(
     return result, held
 
 
+def draw_axes(
+    axes: Sequence[Axis], epsilon: float
+) -> tuple[schema.Array, schema.Array, schema.Array]:
+    """Return the values of alpha, beta and epsilon of a grid.
+
+    Parameters
+    ----------
+    axes : sequence of Axis
+        Of the grid.
+    epsilon : float
+        For a grid without that axis.
+
+    Returns
+    -------
+    tuple of array
+        (value,) each; 1, 1 and `epsilon` where the grid has no such axis.
+    """
+    values = {"alpha": (1.0,), "beta": (1.0,), "epsilon": (epsilon,)}
+    values |= {axis.name: axis.values for axis in axes if axis.name in DRAW}
+    alpha, beta, clips = (np.asarray(values[name], np.float64) for name in DRAW)
+    return alpha, beta, clips
+
+
 def _nodes(axes: Sequence[Axis], epsilon: float, refine: float) -> Layout | None:
     """Return the nodes for the draws of a grid, or None when it has no alpha or beta axis."""
-    values = {axis.name: np.asarray(axis.values) for axis in axes if axis.name in DRAW}
-    if not {"alpha", "beta"} & set(values):
+    if not {"alpha", "beta"} & {axis.name for axis in axes}:
         return None
-    one = np.ones(1)
-    alpha, beta = np.meshgrid(values.get("alpha", one), values.get("beta", one))
     with float64():
-        return layout(alpha.ravel(), beta.ravel(), values.get("epsilon", epsilon * one), refine)
+        return layout(*draw_axes(axes, epsilon), refine)
+
+
+def _draws(axes: Sequence[Axis], epsilon: float, nodes: Layout, room: int) -> tuple[int, int]:
+    """Return how many draws are computed at once, and the node values that are held for them.
+
+    All values of beta and epsilon, and as many of alpha as have room [byte]: a token is spread
+    anew for each such part.
+    """
+    alpha, beta, clips = draw_axes(axes, epsilon)
+    each, step = beta.size * clips.size, alpha.size
+
+    def n_value() -> int:
+        pairs = collocation.points(alpha, nodes.point_step).size
+        pairs = min(pairs, step) * collocation.points(beta, nodes.point_step).size
+        return pairs * nodes.n_node
+
+    while step > 1 and (step * each > _MOST_DRAWS or _VALUE * n_value() > room):
+        step = math.ceil(step / 2)
+    return step * each, n_value()
 
 
 def _choose(level: str, seconds: dict[str, float], nodes: Layout | None) -> tuple[str, str]:

@@ -1,5 +1,7 @@
 """Nodes and binned sums: intervals are spread without loss, and the product is the law."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -112,18 +114,50 @@ def test_the_product_is_the_mean_of_the_tokens(order: tuple[str, ...]) -> None:
             which,
             n_node=grid.n_node,
         )
-        epsilon = jnp.full(4, 0.01)
-        tables = binned.tables(jnp.asarray(ALPHA), jnp.asarray(BETA), epsilon, nodes=grid)
-        active = jnp.flatnonzero(binned.touched(total, tables[0]))
-        assert active.size < grid.n_node / 2
-        loss, below = binned.products(total, *tables, active, n_row=9, n_scenario=1)
-        loss = np.asarray(loss)[:, 0] - np.log(0.01) * np.asarray(cut)
-        below = np.asarray(below) + np.asarray(cut)
+        values = node_values(grid, np.log(LAYOUT_EPSILON))
+        is_reached = (np.asarray(total).reshape(9, -1) != 0).any(axis=0)
+        is_clipped = np.asarray(values.is_clipped)
+        assert (is_reached & is_clipped).any() and (is_reached & ~is_clipped).any()
+        loss, below = binned.products(total, cut, values, n_row=9, n_scenario=1)
         for row in range(9):
-            values = {"temperature": axes[0][row // 3], "min_p": axes[1][row % 3]}
-            place = draw.interval(stages.run_chain(block, order, values), block)
-            for column, (a, b) in enumerate(zip(ALPHA, BETA, strict=True)):
+            at = {"temperature": axes[0][row // 3], "min_p": axes[1][row % 3]}
+            place = draw.interval(stages.run_chain(block, order, at), block)
+            for column, (a, b) in enumerate(itertools.product(ALPHA, BETA)):
                 p = np.asarray(draw.probability(place, jnp.asarray(a), jnp.asarray(b)))[0]
                 exact = -np.log(np.maximum(p, 0.01)).sum()
-                assert loss[row, column] == pytest.approx(exact, abs=512 * 5e-4)
+                assert loss[row, 0, column] == pytest.approx(exact, abs=512 * 5e-4)
                 assert below[row, column] == pytest.approx((p < 0.01).sum(), abs=5)
+
+
+def node_values(grid: nodes.Layout, log_epsilon: np.ndarray) -> binned.NodeValues:
+    """Of every pair of ALPHA and BETA, none of them interpolated."""
+    alpha, beta = (jnp.asarray(axis.ravel()) for axis in np.meshgrid(ALPHA, BETA, indexing="ij"))
+    log_mass = binned.log_masses(alpha, beta, nodes=grid).T.reshape(-1, ALPHA.size, BETA.size)
+    same = jnp.eye(ALPHA.size, dtype=jnp.float32)
+    clip = jnp.asarray(log_epsilon, jnp.float32)
+    return binned.with_clipped(
+        binned.NodeValues(log_mass, same, same, clip, jnp.ones(grid.n_node, bool))
+    )
+
+
+def test_nodes_that_no_draw_clips_are_found_and_change_nothing() -> None:
+    rng = np.random.default_rng(2)
+    with float64():
+        grid = nodes.layout(ALPHA, BETA, LAYOUT_EPSILON, 1.0)
+        values = node_values(grid, np.log([0.01, 0.03]))
+        lowest = np.asarray(values.log_mass).min(axis=(1, 2))
+        np.testing.assert_array_equal(values.is_clipped, lowest < np.float32(np.log(0.03)))
+        some = rng.choice(grid.n_node, 3000, replace=False)
+        total = np.zeros((2, grid.n_node), np.float32)
+        total[:, some] = rng.uniform(size=(2, 3000))
+        cut = jnp.asarray([[3.0], [0.0]], jnp.float32)
+        loss, below = binned.products(
+            jnp.asarray(total.ravel()), cut, values, n_row=2, n_scenario=1
+        )
+        every = np.asarray(values.log_mass, np.float64)[..., None]
+        clips = np.log([0.01, 0.03])
+        expected = np.tensordot(total, -np.maximum(every, clips), 1)
+        expected = expected - np.asarray(cut)[..., None, None] * clips
+        np.testing.assert_allclose(np.asarray(loss)[:, 0], expected.reshape(2, -1), rtol=1e-5)
+        counted = np.tensordot(total, (every < clips).astype(float), 1).reshape(2, -1)
+        np.testing.assert_allclose(below, counted + cut, rtol=1e-5)
