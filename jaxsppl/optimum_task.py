@@ -10,12 +10,13 @@ import jaxsppl
 from jaxsppl import config, journal, parameters, schema, store
 from jaxsppl.axes import axis
 from jaxsppl.bars import counted
-from jaxsppl.choice import Choice
+from jaxsppl.choice import Choice, Rules, recipe
 from jaxsppl.errors import ConfigError, SchemaError
-from jaxsppl.results import engine, harvest_identity, input_files
+from jaxsppl.results import engine, harvest_identity, input_files, presets_of
 
 if TYPE_CHECKING:
     from jaxsppl.config import Config
+    from jaxsppl.report.presets import Preset
 
 # What is optimized where nothing is said.
 _USUAL = ("temperature", "alpha", "beta")
@@ -41,6 +42,12 @@ class OptimizeTask:
         The chain.
     choice : Choice
         What is best.
+    rules : Rules or None
+        How the optimum is proven on held-out documents.
+    presets : mapping of str to Preset
+        What it is compared with there, beside the usual settings.
+    config_json : str
+        The config, to be kept in the file.
     epsilon, tail, starts, seed, pooled, method, max_steps, bounds, memory_mib
         As in `jaxsppl.optimize`.
     """
@@ -52,6 +59,9 @@ class OptimizeTask:
     values: Mapping[str, list[float]]
     order: tuple[str, ...]
     choice: Choice
+    rules: Rules | None
+    presets: Mapping[str, "Preset"]
+    config_json: str
     epsilon: float
     tail: str
     starts: int
@@ -64,12 +74,16 @@ class OptimizeTask:
 
     def recipe(self) -> str:
         """Return what decides the numbers, as text: it is kept in the file."""
-        recipe = {
+        decisive = {
             "over": [*self.over],
             "fixed": dict(self.fixed),
             "values": dict(self.values),
             "chain": [*self.order],
             "objective": self.choice.words(),
+            "decide": None if self.rules is None else recipe(self.rules, self.choice),
+            "presets": {
+                name: [*one.chain, dict(one.settings)] for name, one in self.presets.items()
+            },
             "epsilon": self.epsilon,
             "tail": self.tail,
             "starts": self.starts,
@@ -81,7 +95,7 @@ class OptimizeTask:
             "version": jaxsppl.__version__,
             "harvests": sorted(harvest_identity(file) for file in self.files),
         }
-        return json.dumps(recipe, sort_keys=True)
+        return json.dumps(decisive, sort_keys=True)
 
     def is_current(self) -> bool:
         """Return whether the file is there, whole, and made by this recipe."""
@@ -97,6 +111,7 @@ class OptimizeTask:
         from jaxsppl.report import csvfile
 
         optimize = engine("jaxsppl.sweep.optimize").optimize
+        baseline = engine("jaxsppl.sweep.baselines").Baseline
         with journal.lock(self.path), counted("optimize") as progress:
             result = optimize(
                 [*self.files],
@@ -107,6 +122,10 @@ class OptimizeTask:
                 epsilon=self.epsilon,
                 tail=self.tail,
                 choice=self.choice,
+                rules=self.rules,
+                baselines={
+                    name: baseline(one.chain, one.settings) for name, one in self.presets.items()
+                },
                 starts=self.starts,
                 seed=self.seed,
                 pooled=self.pooled,
@@ -116,7 +135,8 @@ class OptimizeTask:
                 memory_mib=self.memory_mib,
                 progress=progress,
             )
-            store.write_dataset(result.assign_attrs(recipe_json=self.recipe()), self.path)
+            result = result.assign_attrs(recipe_json=self.recipe(), config_json=self.config_json)
+            store.write_dataset(result, self.path)
         if csv is not None:
             csvfile.write_optimum(store.read_contents(self.path), csv)
 
@@ -225,6 +245,9 @@ def optimize_task(
             "chain",
         ),
         choice=settings.objective.choice(),
+        rules=settings.decide,
+        presets=presets_of(settings),
+        config_json=config.to_json(settings),
         epsilon=settings.objective.epsilon,
         tail=settings.objective.tail,
         starts=settings.optimize.starts if starts is None else starts,

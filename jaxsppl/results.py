@@ -205,7 +205,7 @@ def _decided(result: "xr.Dataset", settings: "Config", files: Sequence[Path]) ->
     rules = settings.decide
     if rules is None:
         return result
-    presets = _presets(settings)
+    presets = presets_of(settings)
     if presets:
         place = engine("jaxsppl.sweep.placed").place_settings
         baseline = engine("jaxsppl.sweep.baselines").Baseline
@@ -223,8 +223,17 @@ def _decided(result: "xr.Dataset", settings: "Config", files: Sequence[Path]) ->
         )
 
 
-def _presets(settings: "Config") -> dict[str, "Preset"]:
-    """Read the presets that `[decide]` names."""
+def presets_of(settings: "Config") -> dict[str, "Preset"]:
+    """Read the presets that `[decide]` names.
+
+    Parameters
+    ----------
+    settings : Config
+
+    Returns
+    -------
+    dict of str to Preset
+    """
     from jaxsppl.report.presets import import_preset
 
     files = settings.decide.presets if settings.decide is not None else {}
@@ -285,7 +294,7 @@ def _decided_the_same_way(contents: schema.Contents, settings: "Config") -> bool
         return False
     presets = {
         name: {"chain": [*one.chain], "settings": dict(one.settings)}
-        for name, one in _presets(settings).items()
+        for name, one in presets_of(settings).items()
     }
     return contents.attrs.get("decide_json") == recipe(rules, choice) and all(
         named.get(name) == one for name, one in presets.items()

@@ -21,7 +21,7 @@ from jaxsppl.plural import plural
 from jaxsppl.report.aligned import chance, fixed, signed, significant
 from jaxsppl.report.comparison import ComparisonSummary
 from jaxsppl.report.plots import figures
-from jaxsppl.report.proof import chosen_words, unit_words
+from jaxsppl.report.proof import chosen_words, how_words, unit_words
 from jaxsppl.report.recipe import (
     Recipe,
     comparison_commands,
@@ -84,7 +84,7 @@ class Section:
 
     def is_proven(self) -> bool:
         """Return whether held-out documents say what the choice is worth."""
-        if not isinstance(self.summary, SweepSummary):
+        if not isinstance(self.summary, (SweepSummary, OptimumSummary)):
             return False
         return any(row.proof is not None for row in self.summary.rows)
 
@@ -139,6 +139,7 @@ def write_report(
         version=__version__,
         value_text=value_text,
         chosen_words=chosen_words,
+        how_words=how_words,
         unit_words=unit_words,
     )
     store.write_text(Path(out), page)

@@ -1,4 +1,4 @@
-"""What a sweep file says of its own certainty: the plateau, and the proof on held-out documents.
+"""What a file says of its own certainty: the plateau, and the proof on held-out documents.
 
 Stored numbers are looked up; no score is computed. Neither xarray nor matplotlib is imported.
 """
@@ -86,7 +86,8 @@ class Proof:
     n_document, n_group : int
         Documents; groups of them, 0 where every document is drawn by itself.
     n_choosing, n_proven, n_tried : int
-        Units that chose (the fewest at a time); those that proved; points tried.
+        Units that chose (the fewest at a time); those that proved; points tried, or starts of a
+        search.
     chosen : tuple of mapping of str to float
         Settings chosen without each fold.
     settings : tuple of Line
@@ -95,7 +96,8 @@ class Proof:
         Each the best of its own points, then the references; () when none were compared.
     sampler_points : int
         Points that each sampler tried.
-    plateau : Plateau
+    plateau : Plateau or None
+        None for a search, which has no grid.
     """
 
     split: str
@@ -111,7 +113,7 @@ class Proof:
     settings: tuple[Line, ...]
     samplers: tuple[Line, ...]
     sampler_points: int
-    plateau: Plateau
+    plateau: Plateau | None
 
     @property
     def unit(self) -> str:
@@ -223,28 +225,56 @@ def proof_of(contents: schema.Contents, surface: Surface) -> Proof | None:
     -------
     Proof or None
     """
-    if not {"plateau", "heldout_nll", "n_proven"} <= set(contents.variables):
+    if surface.plateau is None:
+        return None
+    plateau = _plateau(surface, surface.plateau)
+    return _proof(contents, surface.model, surface.dataset, plateau)
+
+
+def optimum_proof(contents: schema.Contents, model: str, dataset: str) -> Proof | None:
+    """Return what an optimum file knows about one pair, None when it knows nothing.
+
+    Parameters
+    ----------
+    contents : Contents
+        A checked optimum file.
+    model, dataset : str
+
+    Returns
+    -------
+    Proof or None
+    """
+    return _proof(contents, model, dataset, None)
+
+
+def _proof(
+    contents: schema.Contents, model: str, dataset: str, plateau: Plateau | None
+) -> Proof | None:
+    """Return the proof of one pair."""
+    if not {"heldout_nll", "n_proven"} <= set(contents.variables):
         return None
     at = tuple(
         contents.array(dim).tolist().index(name)
-        for dim, name in (("model", surface.model), ("dataset", surface.dataset))
+        for dim, name in (("model", model), ("dataset", dataset))
     )
-    if int(contents.array("n_proven")[at]) == 0 or surface.plateau is None:
+    counts = {
+        name: int(contents.array(name)[at])
+        for name in ("n_document", "n_group", "n_choosing", "n_proven", "n_tried")
+        if name in contents.variables
+    }
+    if not counts["n_proven"]:
         return None
     rules = json.loads(str(contents.attrs.get("decide_json", "{}")))
     searched = [str(name) for name in contents.array("searched").tolist()]
     chosen = contents.array("chosen_value")[at]
     # A file from before there were groups lacks their number.
-    counts = ("n_document", "n_group", "n_choosing", "n_proven", "n_tried")
+    missing = {"n_group": 0, "n_tried": contents.sizes.get("start", 0)}
     return Proof(
         split=str(rules.get("split", "")),
         confidence=float(rules.get("confidence", np.nan)),
         detect=float(rules.get("detect", np.nan)),
         objective=str(rules.get("words", "")),
-        **{
-            name: int(contents.array(name)[at]) if name in contents.variables else 0
-            for name in counts
-        },
+        **missing | counts,
         chosen=tuple(
             dict(zip(searched, row.tolist(), strict=True))
             for row in chosen[~np.isnan(chosen).any(axis=1)]
@@ -252,7 +282,7 @@ def proof_of(contents: schema.Contents, surface: Surface) -> Proof | None:
         settings=_lines(contents, at, "heldout", "setting"),
         samplers=_lines(contents, at, "sampler", "sampler"),
         sampler_points=int(contents.attrs.get("sampler_points", 0)),
-        plateau=_plateau(surface, surface.plateau),
+        plateau=plateau,
     )
 
 
@@ -327,14 +357,8 @@ def proof_text(proof: Proof, markdown: bool = False) -> list[str]:
     list of str
     """
     percent = f"{100 * proof.confidence:g} %"
-    how = (
-        f"in turn on {proof.n_choosing} of {proof.n_unit} {proof.unit}s, proven on the others, "
-        f"{proof.n_proven} in all"
-        if proof.split == "folds"
-        else f"on {proof.n_choosing} {proof.unit}s, proven on {proof.n_proven} others"
-    )
     parts = [
-        wrapped(f"Held out: chosen ({proof.objective}) among {proof.n_tried:,} points {how}.", ""),
+        wrapped(f"Held out: {how_words(proof)}.", ""),
         *(wrapped(f"- {words}") for words in unit_words(proof)),
         _settings(proof, percent, markdown),
         wrapped(f"chosen: {chosen_words(proof.chosen)}"),
@@ -342,14 +366,37 @@ def proof_text(proof: Proof, markdown: bool = False) -> list[str]:
     if proof.samplers:
         parts.append(_samplers(proof, percent, markdown))
     flat = proof.plateau
-    parts.append(
-        wrapped(
-            f"Plateau: {flat.points:,} of {flat.of:,} points cannot be told from the best "
-            f"({percent}, all points at once); nearest to neutral: {_words(flat.nearest_neutral)}; "
-            f"lowest ood: {_words(flat.lowest_ood)}"
+    if flat is not None:
+        parts.append(
+            wrapped(
+                f"Plateau: {flat.points:,} of {flat.of:,} points cannot be told from the best "
+                f"({percent}, all points at once); nearest to neutral: "
+                f"{_words(flat.nearest_neutral)}; lowest ood: {_words(flat.lowest_ood)}"
+            )
         )
-    )
     return parts
+
+
+def how_words(proof: Proof) -> str:
+    """Return what was chosen by, from what, on which documents, and on which it is proven.
+
+    Parameters
+    ----------
+    proof : Proof
+
+    Returns
+    -------
+    str
+    """
+    searched = proof.plateau is None
+    among = f"from {proof.n_tried} starts" if searched else f"among {proof.n_tried:,} points"
+    how = (
+        f"in turn on {proof.n_choosing} of {proof.n_unit} {proof.unit}s, proven on the others, "
+        f"{proof.n_proven} in all"
+        if proof.split == "folds"
+        else f"on {proof.n_choosing} {proof.unit}s, proven on {proof.n_proven} others"
+    )
+    return f"chosen ({proof.objective}) {among} {how}"
 
 
 def unit_words(proof: Proof) -> list[str]:

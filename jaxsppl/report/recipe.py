@@ -72,11 +72,7 @@ def sweep_recipe(contents: schema.Contents, file: str) -> Recipe:
         "objective": _objective(contents, attrs.get("baseline_epsilon", 0.01)),
         "run": {"level": attrs.get("level", "auto"), "tolerance": attrs.get("tolerance", 1e-4)},
     }
-    rules = json.loads(str(attrs.get("decide_json", "{}")))
-    if rules:
-        tables["objective"] = {**tables["objective"], **rules.pop("choice", {})}
-        presets = (_asked(attrs).get("decide") or {}).get("presets")
-        tables["decide"] = {**rules, "words": None, "presets": presets or None}
+    tables |= _decide(tables, attrs)
     name = store.safe_name(file.removesuffix(".sweep.nc"))
     made = ["jaxsppl", "sweep", f"{name}.toml", *_inputs(contents), "--out", f"{name}.sweep.nc"]
     shown = ["jaxsppl", "show", f"{name}.sweep.nc"]
@@ -115,6 +111,7 @@ def optimum_recipe(contents: schema.Contents, file: str) -> Recipe:
             "pooled": POOLED in contents.array("dataset").tolist(),
         },
     }
+    tables |= _decide(tables, attrs)
     name = store.safe_name(file.removesuffix(".optimum.nc"))
     made = ["jaxsppl", "optimize", f"{name}.toml", *_inputs(contents)]
     made += ["--out", f"{name}.optimum.nc", "--csv", f"{name}.csv"]
@@ -220,6 +217,21 @@ def _objective(contents: schema.Contents, epsilon: Any) -> dict[str, Any]:
     attrs = contents.attrs
     scored = {"epsilon": attrs.get("epsilon", epsilon), "tail": attrs.get("tail", "bound")}
     return scored | vars(choice_of(contents))
+
+
+def _decide(
+    tables: Mapping[str, Mapping[str, Any]], attrs: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any]]:
+    """Return the table [decide], and [objective] with what it chose by; {} without a proof."""
+    rules = json.loads(str(attrs.get("decide_json", "{}")))
+    if not rules:
+        return {}
+    objective = {**tables["objective"], **rules.pop("choice", {})}
+    presets = (_asked(attrs).get("decide") or {}).get("presets")
+    return {
+        "objective": objective,
+        "decide": {**rules, "words": None, "presets": presets or None},
+    }
 
 
 def _asked(attrs: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxsppl import schema
+from jaxsppl.report.proof import Proof, optimum_proof
 from jaxsppl.report.surface import bits_per_byte, choice_of, split_chain
 
 
@@ -128,6 +129,8 @@ class OptimumRow:
         Standard errors of the values that a gradient moved, tokens taken as independent.
     correlation : mapping of str to float
         Of the errors of two of them, by ``"temperature, beta"``.
+    proof : Proof or None
+        What it is worth on held-out documents.
     """
 
     model: str
@@ -141,6 +144,7 @@ class OptimumRow:
     starts_at_best: int
     std_error: Mapping[str, float]
     correlation: Mapping[str, float]
+    proof: Proof | None
 
 
 @dataclass(frozen=True)
@@ -209,6 +213,7 @@ def summarise_optimum(contents: schema.Contents, file: str) -> OptimumSummary:
                     starts=len(goal),
                     starts_at_best=met,
                     **_errors(contents, (i, j), names),
+                    proof=optimum_proof(contents, str(model), str(dataset)),
                 )
             )
     attrs = contents.attrs

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxsppl.errors import PlanError
+from jaxsppl.schema import Array
 from jaxsppl.sweep.data import TokenArrays
+from jaxsppl.sweep.documents import Documents, point_sums
 from jaxsppl.sweep.engine import Means, direct_means
 
 
@@ -66,3 +68,31 @@ def baseline_means(
         except PlanError:
             results.append(Means(unknown, unknown, unknown, unknown))
     return results
+
+
+def baseline_sums(
+    tokens: TokenArrays, documents: Documents, baseline: Baseline, *, epsilon: float, tail: str
+) -> tuple[Array, Array]:
+    """Score a named setting on each document.
+
+    Parameters
+    ----------
+    tokens : TokenArrays
+    documents : Documents
+        Of the same harvest.
+    baseline : Baseline
+        The setting.
+    epsilon, tail
+        As in `baseline_means`.
+
+    Returns
+    -------
+    loss, ood : array
+        (document,) summed losses [nat] and counts; NaN where the harvest has too few alternatives.
+    """
+    point = {**baseline.settings, "epsilon": epsilon}
+    try:
+        return point_sums(tokens, documents, point, chain=baseline.chain, tail=tail)
+    except PlanError:
+        unknown = np.full(len(documents), np.nan)
+        return unknown, unknown

@@ -13,7 +13,7 @@ from jaxsppl.choice import Choice, Rules
 from jaxsppl.errors import AuditError, ConfigError, PlanError
 from jaxsppl.schema import Array
 from jaxsppl.sweep import heldout
-from jaxsppl.sweep.baselines import BASELINES, VLLM, Baseline
+from jaxsppl.sweep.baselines import BASELINES, VLLM, Baseline, baseline_sums
 from jaxsppl.sweep.data import TokenArrays, token_arrays
 from jaxsppl.sweep.decided_file import DIMS, REFERENCE, Decided, Grid, Scored, labelled
 from jaxsppl.sweep.documents import Documents, documents_of, grid_sums, point_sums
@@ -190,7 +190,9 @@ def _one(
     chosen = best_of(None)
     rows = {CHOSEN: heldout.held_out_sums(split, chosen, score)}
     for name, baseline in baselines.items():
-        rows[name] = _baseline_sums(grid, tokens, documents, baseline)
+        rows[name] = baseline_sums(
+            tokens, documents, baseline, epsilon=grid.epsilons[grid.shown], tail=grid.tail
+        )
     by_sampler = {
         name: heldout.held_out_sums(split, best_of(places), score) for name, places in tried.items()
     }
@@ -264,15 +266,3 @@ def _sums(
     raise AuditError(
         f"{tokens.label}: the documents' sums differ from the sweep by {off:.2g} nat; sweep again"
     )
-
-
-def _baseline_sums(
-    grid: Grid, tokens: TokenArrays, documents: Documents, baseline: Baseline
-) -> tuple[Array, Array]:
-    """Score a named setting; NaN where the harvest has too few alternatives for it."""
-    point = {**baseline.settings, "epsilon": grid.epsilons[grid.shown]}
-    try:
-        return point_sums(tokens, documents, point, chain=baseline.chain, tail=grid.tail)
-    except PlanError:
-        unknown = np.full(len(documents), np.nan)
-        return unknown, unknown

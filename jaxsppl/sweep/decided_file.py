@@ -202,10 +202,11 @@ def labelled(
         "searched": list(grid.searched),
     }
     settings = {pair: one.settings for pair, one in found.items() if one.settings is not None}
-    variables |= _scores(settings, models, datasets, names, CHOSEN, "setting", rules)
+    scored, gains = scores(settings, models, datasets, names, CHOSEN, "setting", rules)
+    variables |= scored | _macro(gains, models, names, rules)
     if tried:
         compared = {pair: one.samplers for pair, one in found.items() if one.samplers is not None}
-        variables |= _scores(compared, models, datasets, samplers, None, "sampler", rules)
+        variables |= scores(compared, models, datasets, samplers, None, "sampler", rules)[0]
         coords["sampler"] = list(samplers)
     variables = {
         name: (*of, dict(zip(("units", "long_name"), schema.SWEEP_VARIABLES[name], strict=True)))
@@ -225,7 +226,7 @@ def labelled(
     return result.assign(variables).assign_coords(coords).assign_attrs(attrs)
 
 
-def _scores(
+def scores(
     found: Mapping[tuple[str, str], Scored],
     models: Sequence[str],
     datasets: Sequence[str],
@@ -233,11 +234,25 @@ def _scores(
     reference: str | None,
     dim: str,
     rules: Rules,
-) -> dict[str, Any]:
-    """Return nll, share and gain of each setting with their intervals.
+) -> tuple[dict[str, Any], dict[str, list[Resampled]]]:
+    """Return nll, share and gain of each setting with their intervals, as variables of a file.
 
-    The gain of a setting is what `reference` gains on it; or, for samplers, what each gains on
-    the first of `REFERENCE` that the harvest can serve.
+    Parameters
+    ----------
+    found : mapping of (model, dataset) to Scored
+    models, datasets, names : sequence of str
+        Coordinates; `names` are those of `dim`.
+    reference : str or None
+        The gain of a setting is what this one gains on it; or, None, for samplers, what each
+        gains on the first of `REFERENCE` that the harvest can serve.
+    dim : {"setting", "sampler"}
+    rules : Rules
+        Resamples and confidence.
+
+    Returns
+    -------
+    tuple
+        Dims and values by variable; and each model's gains, resampled, a dataset each.
     """
     prefix = "heldout" if dim == "setting" else dim
     shape = (len(models), len(datasets), len(names))
@@ -271,8 +286,7 @@ def _scores(
     variables |= {f"{prefix}_{name}": ((*dims, "end"), array) for name, array in ends.items()}
     if dim == "setting":
         variables["documents_needed"] = (dims, needed)
-        variables |= _macro(gains, models, names, rules)
-    return variables
+    return variables, gains
 
 
 def _macro(

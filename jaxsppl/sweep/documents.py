@@ -125,6 +125,40 @@ def documents_of(harvest: "xr.Dataset") -> Documents:
     )
 
 
+def joined(parts: Sequence[Documents]) -> Documents:
+    """Return the documents of several harvests put together, those of the same text as one.
+
+    Parameters
+    ----------
+    parts : sequence of Documents
+        Of each harvest; no groups.
+
+    Returns
+    -------
+    Documents
+    """
+    group = {name: g for one in parts for name, g in zip(one.names, one.group, strict=True)}
+    names = tuple(group)
+    places = {name: place for place, name in enumerate(names)}
+    where = [np.asarray([places[name] for name in one.names]) for one in parts]
+
+    def size(name: str) -> Array:
+        """Return a size of each document."""
+        return np.bincount(
+            np.concatenate(where), np.concatenate([getattr(one, name) for one in parts])
+        )
+
+    return Documents(
+        names,
+        np.concatenate([at[one.index] for at, one in zip(where, parts, strict=True)]),
+        size("n_token"),
+        size("n_byte"),
+        size("n_char"),
+        tuple(group.values()),
+        len(names),
+    )
+
+
 def shuffled(documents: Documents, seed: int) -> list[int]:
     """Return the documents in an order that only their texts and the seed decide.
 

@@ -2,21 +2,24 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxsppl import parameters, schema, store
-from jaxsppl.choice import Choice
+from jaxsppl.choice import Choice, Rules
 from jaxsppl.errors import AuditError, ConfigError, suggest
 from jaxsppl.sampling.precision import float64
 from jaxsppl.sweep import curvature, descent, limits, resident, search
 from jaxsppl.sweep import starts as starting
+from jaxsppl.sweep.baselines import Baseline
 from jaxsppl.sweep.data import TokenArrays, check_tail, token_arrays, usable_top_k
+from jaxsppl.sweep.documents import Documents, documents_of, joined
 from jaxsppl.sweep.engine import direct_means, usable_point
 from jaxsppl.sweep.needs import check_needs
 from jaxsppl.sweep.optimum_file import Found, labelled
+from jaxsppl.sweep.optimum_proof import USUAL, Proven, prove
 from jaxsppl.sweep.search import Ends, Problem
 from jaxsppl.sweep.starts import Space
 
@@ -52,6 +55,8 @@ def optimize(
     max_steps: int = 200,
     bounds: Mapping[str, tuple[float, float]] | None = None,
     values: Mapping[str, Sequence[float]] | None = None,
+    rules: Rules | None = None,
+    baselines: Mapping[str, Baseline] | None = None,
     memory_mib: int = 1024,
     progress: Callable[[int, int], None] | None = None,
 ) -> "xr.Dataset":
@@ -94,6 +99,11 @@ def optimize(
         from 0.05 to 5, alpha and beta from 0.05 to 50.
     values : mapping of str to sequence of float, optional
         Values of the enumerated parameters instead of the built-in ones.
+    rules : Rules, optional
+        Prove the optimum: search again without each fold of the documents, and score what is
+        found on that fold, beside neutral and the defaults of llama.cpp and vLLM.
+    baselines : mapping of str to Baseline, optional
+        Further settings to prove it beside.
     memory_mib : int
         Memory that the computation may take [MiB].
     progress : callable, optional
@@ -103,7 +113,8 @@ def optimize(
     -------
     xarray.Dataset
         The optimum file of the design, section 4: `initial`, `optimum`, `nll`, `ood`, `status` and
-        `n_step` of every start; `best_value`, `best_nll`, `best_ood` and their errors.
+        `n_step` of every start; `best_value`, `best_nll`, `best_ood` and their errors. With
+        `rules` also what `jaxsppl.decide` gives of held-out documents.
 
     Raises
     ------
@@ -120,16 +131,19 @@ def optimize(
     check_tail(tail)
     choice = choice or Choice()
     choice.check()
+    if rules is not None:
+        rules.check()
     parameters.parameter("epsilon").check([epsilon], "epsilon")
     if method not in descent.METHODS:
         raise ConfigError(f"method: '{method}' is not there; {suggest(method, descent.METHODS)}")
-    tokens = [token_arrays(harvest) for harvest in store.harvests(harvests)]
-    space = starting.make_space(over, fixed, bounds, values, min(one.n_rank for one in tokens))
+    opened = [(token_arrays(one), documents_of(one)) for one in store.harvests(harvests)]
+    space = starting.make_space(over, fixed, bounds, values, min(one.n_rank for one, _ in opened))
     used = [*space.over, *space.fixed]
     order = parameters.default_order(used, dialect) if chain is None else chain
     stages = parameters.check_order(order, used, dialect=dialect)
     if pooled:
-        tokens += _pools(tokens)
+        opened += _pools(opened)
+    tokens = [one for one, _ in opened]
     for one in tokens:
         box = dict(zip(space.smooth, map(list, space.bounds), strict=True))
         check_needs(one, stages, usable_top_k(one, _axes(space), tail) | box, tail)
@@ -147,12 +161,17 @@ def optimize(
     )
     size = resident.block_size(tokens, memory_mib)
     n_block = max(-(-one.n_token // size) for one in tokens)
+    search = _Search(problem, space, size, n_block, tail, starts, seed)
+    named = {**USUAL, **(baselines or {})}
     results: list[Found] = []
-    for number, one in enumerate(tokens):
-        results.append(_find(one, problem, space, size, n_block, tail, starts, seed))
+    for one, documents in opened:
+        found = search.on(one)
+        if rules is not None:
+            found = replace(found, proof=_proof(found, documents, rules, search, named))
+        results.append(found)
         if progress is not None:
-            progress(number + 1, len(tokens))
-    return labelled(results, problem, space, tail, seed)
+            progress(len(results), len(opened))
+    return labelled(results, problem, space, tail, seed, rules, named)
 
 
 def _check_numbers(starts: int, seed: int, max_steps: int, memory_mib: int) -> None:
@@ -170,14 +189,18 @@ def _check_numbers(starts: int, seed: int, max_steps: int, memory_mib: int) -> N
             raise ConfigError(f"{name}: {value} is not allowed; it is from {low} to {high}")
 
 
-def _pools(tokens: Sequence[TokenArrays]) -> list[TokenArrays]:
+def _pools(
+    opened: Sequence[tuple[TokenArrays, Documents]],
+) -> list[tuple[TokenArrays, Documents]]:
     """Return the pooled harvests of each model."""
-    if any(one.dataset == POOLED for one in tokens):
+    if any(one.dataset == POOLED for one, _ in opened):
         raise ConfigError(f"pooled: a dataset is called '{POOLED}' already; rename it")
-    models = dict.fromkeys(one.model for one in tokens)
-    return [
-        resident.pool([one for one in tokens if one.model == model], POOLED) for model in models
-    ]
+    pools: list[tuple[TokenArrays, Documents]] = []
+    for model in dict.fromkeys(one.model for one, _ in opened):
+        parts = [(one, documents) for one, documents in opened if one.model == model]
+        tokens = resident.pool([one for one, _ in parts], POOLED)
+        pools.append((tokens, joined([documents for _, documents in parts])))
+    return pools
 
 
 def _axes(space: Space) -> dict[str, list[float]]:
@@ -189,40 +212,62 @@ def _axes(space: Space) -> dict[str, list[float]]:
     return {**columns, **{name: [value] for name, value in space.fixed.items()}}
 
 
-def _find(
-    tokens: TokenArrays,
-    problem: Problem,
-    space: Space,
-    size: int,
-    n_block: int,
-    tail: str,
-    starts: int,
-    seed: int,
-) -> Found:
-    """Search one harvest."""
-    # A stream of its own for each harvest, whatever the others are.
-    rng = np.random.default_rng([seed, *tokens.label.encode()])
-    problem = replace(problem, fixed=usable_point(tokens, problem.fixed, tail))
-    with float64():
-        data = resident.make_resident(tokens, size, n_block, tail)
-        places, chosen = _starts(problem, data, space, starts, rng, tokens)
-        ends = limits.climb(problem, data, places, chosen, tokens.n_token)
-        best = _best(problem, ends, tokens)
-        errors = curvature.standard_errors(
-            problem, data, ends.take(np.asarray([best])), chosen[[best]], tokens.n_token
-        )
-    optimum = space.values(ends.place, chosen)
-    point = {**problem.fixed, **dict(zip(space.over, optimum[best].tolist(), strict=True))}
-    exact = direct_means(tokens, [point], chain=problem.chain, tail=tail, block=512)[0]
-    if not abs(float(exact.nll) - ends.nll[best]) <= _AUDIT:
-        raise AuditError(
-            f"{tokens.label}: the nll {ends.nll[best]:.12g} of the best start differs from the "
-            f"direct definition's {float(exact.nll):.12g}; please report it"
-        )
-    _LOG.info("%s: best %s", tokens.label, point)
-    initial = space.values(places, chosen)
-    is_plain = problem.choice.is_plain
-    return Found(tokens, initial, optimum, ends, best, exact, errors, is_plain)
+@dataclass(frozen=True)
+class _Search:
+    """A search that any tokens can be given to."""
+
+    problem: Problem
+    space: Space
+    size: int
+    n_block: int
+    tail: str
+    starts: int
+    seed: int
+
+    def on(self, tokens: TokenArrays) -> Found:
+        """Search on a harvest, or a part of one."""
+        # A stream of its own for each harvest, whatever the others are.
+        rng = np.random.default_rng([self.seed, *tokens.label.encode()])
+        problem = replace(self.problem, fixed=usable_point(tokens, self.problem.fixed, self.tail))
+        space = self.space
+        with float64():
+            data = resident.make_resident(tokens, self.size, self.n_block, self.tail)
+            places, chosen = _starts(problem, data, space, self.starts, rng, tokens)
+            ends = limits.climb(problem, data, places, chosen, tokens.n_token)
+            best = _best(problem, ends, tokens)
+            errors = curvature.standard_errors(
+                problem, data, ends.take(np.asarray([best])), chosen[[best]], tokens.n_token
+            )
+        optimum = space.values(ends.place, chosen)
+        point = {**problem.fixed, **dict(zip(space.over, optimum[best].tolist(), strict=True))}
+        exact = direct_means(tokens, [point], chain=problem.chain, tail=self.tail, block=512)[0]
+        if not abs(float(exact.nll) - ends.nll[best]) <= _AUDIT:
+            raise AuditError(
+                f"{tokens.label}: the nll {ends.nll[best]:.12g} of the best start differs from the "
+                f"direct definition's {float(exact.nll):.12g}; please report it"
+            )
+        _LOG.info("%s: best %s", tokens.label, point)
+        initial = space.values(places, chosen)
+        return Found(tokens, initial, optimum, point, ends, best, exact, errors)
+
+
+def _proof(
+    found: Found,
+    documents: Documents,
+    rules: Rules,
+    search: _Search,
+    baselines: Mapping[str, Baseline],
+) -> Proven | None:
+    """Prove what was found by searching without each fold."""
+    return prove(
+        found.tokens,
+        documents,
+        rules,
+        lambda part: search.on(part).point,
+        baselines,
+        chain=search.problem.chain,
+        tail=search.tail,
+    )
 
 
 def _best(problem: Problem, ends: Ends, tokens: TokenArrays) -> int:

@@ -1,7 +1,7 @@
 """The labelled optimum dataset: what was found on each harvest, under its labels."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +9,12 @@ import msgspec
 import numpy as np
 
 from jaxsppl import schema
+from jaxsppl.choice import Rules
 from jaxsppl.sweep import curvature, descent
+from jaxsppl.sweep.baselines import Baseline
 from jaxsppl.sweep.data import TokenArrays
 from jaxsppl.sweep.engine import Means
+from jaxsppl.sweep.optimum_proof import Proven, labelled_proof
 from jaxsppl.sweep.search import Ends, Problem
 from jaxsppl.sweep.starts import Space
 
@@ -55,6 +58,8 @@ class Found:
         The harvest.
     initial, optimum : array
         (start, over) values of the parameters.
+    point : mapping of str to float
+        All parameters of the best start, `epsilon` among them.
     ends : Ends
         The searches.
     best : int
@@ -63,22 +68,29 @@ class Found:
         The best start by the direct definition.
     errors : Errors
         Of its smooth parameters.
-    is_plain : bool
-        Whether the smallest nll was sought, and nothing else.
+    proof : Proven or None
+        On held-out documents.
     """
 
     tokens: TokenArrays
     initial: schema.Array
     optimum: schema.Array
+    point: Mapping[str, float]
     ends: Ends
     best: int
     exact: Means
     errors: curvature.Errors
-    is_plain: bool
+    proof: Proven | None = None
 
 
 def labelled(
-    results: Sequence[Found], problem: Problem, space: Space, tail: str, seed: int
+    results: Sequence[Found],
+    problem: Problem,
+    space: Space,
+    tail: str,
+    seed: int,
+    rules: Rules | None,
+    baselines: Mapping[str, Baseline],
 ) -> "xr.Dataset":
     """Put the results of all harvests under their labels.
 
@@ -94,6 +106,10 @@ def labelled(
         "bound" or "drop".
     seed : int
         Of the starts.
+    rules : Rules or None
+        Of the proof.
+    baselines : mapping of str to Baseline
+        What it compares with.
 
     Returns
     -------
@@ -124,7 +140,7 @@ def labelled(
     arrays: dict[str, schema.Array] = {}
     for found in results:
         at = models.index(found.tokens.model), datasets.index(found.tokens.dataset)
-        for name, value in _values(found, space, tail).items():
+        for name, value in _values(found, problem, space, tail).items():
             kind = np.asarray(value).dtype.kind
             if name not in arrays:
                 shape = [sizes[dim] for dim in dims.get(name, pair)]
@@ -175,10 +191,17 @@ def labelled(
         "version": __version__,
         "jax_version": jax.__version__,
     }
+    proven = {(r.tokens.model, r.tokens.dataset): r.proof for r in results if r.proof is not None}
+    if rules is not None and proven:
+        more = labelled_proof(
+            proven, models, datasets, space.over, baselines, rules, problem.choice
+        )
+        for mapping, added in zip((variables, coords, attrs), more, strict=True):
+            mapping.update(added)
     return xr.Dataset(variables, coords=coords, attrs=attrs)
 
 
-def _values(found: Found, space: Space, tail: str) -> dict[str, Any]:
+def _values(found: Found, problem: Problem, space: Space, tail: str) -> dict[str, Any]:
     """Return the variables of one harvest."""
     ends = found.ends
     basin = _basins(ends.value)
@@ -192,7 +215,7 @@ def _values(found: Found, space: Space, tail: str) -> dict[str, Any]:
     return {
         "initial": found.initial,
         "optimum": found.optimum,
-        **({} if found.is_plain else {"goal": goal}),
+        **({} if problem.choice.is_plain else {"goal": goal}),
         "nll": np.where(np.isfinite(ends.nll), ends.nll, np.nan),
         "ood": np.where(np.isfinite(ends.nll), ends.ood, np.nan),
         "status": [descent.STATUS[status] for status in ends.status.tolist()],

@@ -15,6 +15,7 @@ from test_table import optimum
 
 import jaxsppl
 from jaxsppl import cli, store
+from jaxsppl.choice import Choice, Rules
 from jaxsppl.errors import ConfigError, SchemaError
 from jaxsppl.report.page import write_report
 
@@ -129,7 +130,7 @@ def test_held_out_proof_and_plateau_appear_when_the_file_has_them(
     assert "What cannot be told from the best" in page.blocks["h4"]
     said = [" ".join(text.split()) for text in page.blocks["p"]]
     assert any(
-        "12 settings in turn on 2 of 3 documents, proven on the others, 3" in s for s in said
+        "12 points in turn on 2 of 3 documents, proven on the others, 3" in s for s in said
     )
     assert not any("prove nothing" in text for text in page.blocks["p"])
     gain = decided["heldout_gain"].sel(setting="neutral").squeeze()
@@ -159,6 +160,8 @@ def test_an_optimum_is_made_again_by_what_is_printed(
         bounds={"temperature": (0.3, 2.0)},
         starts=4,
         seed=3,
+        choice=Choice(ood_max=0.5),
+        rules=Rules(folds=2, resamples=200),
     )
     path = store.write_dataset(found, tmp_path / "o.optimum.nc")
     page = Page(write_report([path], tmp_path / "r.html"))
@@ -170,7 +173,9 @@ def test_an_optimum_is_made_again_by_what_is_printed(
     assert cli.main(shlex.split(made)[1:]) == 0
     again = store.read_contents(path)
     np.testing.assert_array_equal(again.array("optimum"), found["optimum"])
-    np.testing.assert_array_equal(again.array("nll"), found["nll"])
+    for name in ("nll", "heldout_nll", "heldout_gain_interval"):
+        np.testing.assert_array_equal(again.array(name), found[name])
+    assert "from 4 starts in turn on " in " ".join(page.blocks["p"])
 
 
 def test_optimum_and_harvest_have_their_sections(tmp_path: Path) -> None:

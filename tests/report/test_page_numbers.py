@@ -39,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.chdir(place):
         run("jaxsppl sweep mine.toml --input *.harvest.nc --out x.sweep.nc")
         run("jaxsppl optimize *.harvest.nc --pooled --starts 4 --over temperature,alpha "
-            "--out o.optimum.nc")  # fmt: skip
+            "--set decide.folds=3 --set objective.ood_weight=0.5 --out o.optimum.nc")  # fmt: skip
         run("jaxsppl compare *.harvest.nc *.second.nc --setting neutral temperature=0.7,min_p=0.1 "
             "--reference tiny --resamples 200 --out c.comparison.nc")  # fmt: skip
         run(shlex.join(["jaxsppl", "report", *FILES, "--out", "page.html"]))
