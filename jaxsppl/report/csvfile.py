@@ -48,8 +48,9 @@ def write_settings(summary: SweepSummary, path: str | os.PathLike[str]) -> Path:
     -------
     Path
         The file. Columns: model, dataset, setting, n_token, n_byte, perplexity, bits_per_byte, nll,
-        nll_lower, nll_upper [nat/token], sampling_perplexity, ood [1], gains [nat/token], one for
-        each parameter, chain, epsilon, tail, llama_server_flags; empty where there is no value.
+        nll_lower, nll_upper [nat/token], sampling_perplexity, ood [1], how far nll is below that of
+        neutral and of llama.cpp's default [nat/token], one for each parameter, chain, epsilon,
+        tail, llama_server_flags; empty where there is no value.
     """
     head = ["model", "dataset", "setting", *_PER_PAIR, *_PER_SETTING, *summary.parameters]
     head += ["chain", "epsilon", "tail", "llama_server_flags"]

@@ -34,7 +34,7 @@ BEST_LLAMA_CPP = "best for llama.cpp"
 
 @dataclass(frozen=True)
 class Setting:
-    """One line of the table: a setting, its score and what it gains.
+    """One line of the table: a setting, its score and how far it is below the usual ones.
 
     Attributes
     ----------
@@ -266,7 +266,7 @@ def _row(contents: schema.Contents, surface: Surface, stated: list[str]) -> Row:
 def _setting(
     point: Point, stated: list[str], neutral: Point | None, default: Point | None
 ) -> Setting:
-    """Return one line with its gains."""
+    """Return one line, with the differences to the usual settings."""
     values = {name: value for name in stated if (value := point.value(name)) is not None}
     return Setting(
         name=point.name,
