@@ -1,6 +1,7 @@
 """Start and stop a real llama.cpp server on this machine, for the demo and the tests."""
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -25,6 +26,28 @@ CHILD = Path(__file__).with_name("local_child.py")
 # single tokens: measured on SmolLM2 Q4_1, a token's log-probability then moves by up to 0.46 nat
 # with whatever the other slot happens to process. Below that, results repeat bit for bit.
 BATCH = 16
+
+
+_builds: dict[str, str] = {}
+
+
+def local_build(url: str) -> str | None:
+    """Return the build of a server that this process has started, if it cannot tell itself.
+
+    The wheel's server says ``b0-unknown`` whatever its version, and a harvest that is resumed under
+    another build would go unnoticed.
+
+    Parameters
+    ----------
+    url : str
+        Its address.
+
+    Returns
+    -------
+    str or None
+        For example ``"xllamacpp 2026.10.11549"``.
+    """
+    return _builds.get(url)
 
 
 def server_program() -> str | None:
@@ -93,6 +116,7 @@ class LocalServer:
         self.api_key = api_key
         self.patience_s = patience_s
         self.url = ""
+        self._is_wheel = False
         self._own_log = log is None
         self.log = Path(log) if log is not None else _temporary_log()
         self._process: subprocess.Popen[bytes] | None = None
@@ -120,7 +144,8 @@ class LocalServer:
                 "no llama.cpp server is at hand; pip install 'jaxsppl[demo]', or put llama-server "
                 "on PATH, or name it in JAXSPPL_LLAMA_SERVER"
             )
-        binary = "" if program == "xllamacpp" else program
+        self._is_wheel = program == "xllamacpp"
+        binary = "" if self._is_wheel else program
         options = {
             "binary": binary,
             "model": str(self.model_path),
@@ -154,6 +179,7 @@ class LocalServer:
         process, self._process = self._process, None
         if process is None:
             return
+        _builds.pop(self.url, None)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -204,6 +230,8 @@ class LocalServer:
                 self._check_alive(process, deadline)
         self.url = address.decode().strip()
         self.port = int(self.url.rpartition(":")[2])
+        if self._is_wheel:
+            _builds[self.url] = f"xllamacpp {importlib.metadata.version('xllamacpp')}"
         while not self._answers():
             self._check_alive(process, deadline)
             time.sleep(0.1)

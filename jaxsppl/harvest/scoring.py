@@ -6,11 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxsppl.errors import ServerError
 from jaxsppl.harvest.alignment import Split, split, text_bytes
 from jaxsppl.harvest.client import BadReplyError, RefusedError
 from jaxsppl.harvest.protocol import (
     NEUTRAL,
     How,
+    Identity,
     Options,
     Passage,
     PassageError,
@@ -61,6 +63,29 @@ class TokenScorer(Scorer):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def identify(self) -> Identity:
+        """Ask the server who it is, and let it score a few tokens; see `Scorer.identify`.
+
+        Returns
+        -------
+        Identity
+
+        Raises
+        ------
+        ServerError
+            When it cannot score a given text.
+        """
+        try:
+            return await self._identify()
+        except (RefusedError, BadReplyError, PassageError) as error:
+            other = isinstance(error, RefusedError) and error.status in {404, 405}
+            hint = "; is it another kind of server? leave out --protocol" if other else ""
+            raise ServerError(f"{self.label} is not fit for a harvest: {error}{hint}") from error
+
+    @abc.abstractmethod
+    async def _identify(self) -> Identity:
+        """Do what `identify` does; what goes wrong need not be told as a `ServerError`."""
 
     async def score(self, passage: Passage, slot: int) -> ScoredPassage:
         """Score one passage; see `Scorer.score`.

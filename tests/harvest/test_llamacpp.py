@@ -232,6 +232,7 @@ def test_a_server_with_a_key(
 
 def test_the_self_test_of_a_real_server(llama_server: str, tmp_path: Path) -> None:
     found = harvested(llama_server, tmp_path, NASTY, PROSE)
+    assert found.attrs["build_info"].startswith("xllamacpp ")
     [proof] = json.loads(found.attrs["self_test_json"]).values()
     assert proof["document"] in {"nasty", "prose"}
     assert proof["n_token"] >= 15
@@ -248,8 +249,8 @@ def test_the_self_test_of_a_real_server(llama_server: str, tmp_path: Path) -> No
             "openai",
             "in the style of chats, about generated tokens only; serve the model with llama-",
         ),
-        ("vllm", "is not fit for a harvest: HTTP 404"),
-        ("sglang", "is not fit for a harvest: HTTP 404"),
+        ("vllm", "is not fit for a harvest: HTTP 404.*leave out --protocol"),
+        ("sglang", "is not fit for a harvest: HTTP 404.*leave out --protocol"),
     ],
 )
 def test_a_protocol_that_the_real_server_does_not_speak(

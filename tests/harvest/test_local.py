@@ -6,13 +6,14 @@ import subprocess
 import sys
 import time
 import urllib.request
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from jaxsppl.errors import ConfigError, IncompleteError, ServerError
 from jaxsppl.harvest import demo_model as fetching
-from jaxsppl.harvest.local import LocalServer, server_program
+from jaxsppl.harvest.local import LocalServer, local_build, server_program
 
 OWNER = """
 import sys, time
@@ -52,9 +53,12 @@ def gone(pid: int) -> bool:
 def test_it_answers_and_stops(model_path: Path) -> None:
     with LocalServer(model_path, slots=1, context=256, threads=1) as server:
         assert answers(server.url)
+        # the wheel's server says of every version that it is b0-unknown
+        assert local_build(server.url) == f"xllamacpp {version('xllamacpp')}"
         log = server.log
         assert log.exists()
     assert not answers(server.url)
+    assert local_build(server.url) is None
     assert not log.exists()
 
 

@@ -15,17 +15,13 @@ import msgspec
 from jaxsppl.errors import ServerError
 from jaxsppl.harvest.alignment import lead_tokens
 from jaxsppl.harvest.client import BadReplyError, Client, RefusedError
-from jaxsppl.harvest.forcing import (
-    FINAL_ERRORS,
-    METHODS,
-    Forcing,
-)
+from jaxsppl.harvest.forcing import FINAL_ERRORS, METHODS, Forcing
+from jaxsppl.harvest.local import local_build
 from jaxsppl.harvest.protocol import (
     How,
     Identity,
     Offer,
     Options,
-    PassageError,
     Server,
     Unavailable,
 )
@@ -194,7 +190,7 @@ class LlamaCppServer(Server):
         if offer.router:
             await self._load(offer)
         scorer = LlamaCppScorer(self._client, offer, options, self._n_vocab)
-        await scorer.prepare()
+        scorer.identity = await scorer.identify()
         return scorer
 
     async def _load(self, offer: Offer) -> None:
@@ -263,34 +259,10 @@ class LlamaCppScorer(TokenScorer):
         self.label = client.label
         self.slots = 1
 
-    async def prepare(self) -> None:
-        """Find out who the server is and which method works.
-
-        Raises
-        ------
-        ServerError
-            When it cannot score a given text.
-        """
-        try:
-            self.identity = await self.identify()
-        except (RefusedError, BadReplyError) as error:
-            raise ServerError(f"{self.label} is not fit for a harvest: {error}") from error
-
-    async def identify(self) -> Identity:
-        """Ask the server who it is, and let it complete a few tokens.
-
-        Returns
-        -------
-        Identity
-        """
-        try:
-            return await self._identify()
-        except (RefusedError, BadReplyError, PassageError) as error:
-            raise ServerError(f"{self.label} is not fit for a harvest: {error}") from error
-
     async def _identify(self) -> Identity:
         props = await self._client.ask("/props", _Props, query=self._model)
         await self._check_speculation()
+        build = local_build(self.label) or props.build_info
         n_vocab, figures = await self._figures(self._offer)
         lead = await self._lead_tokens()
         words = await self.tokenize("a b c d e")
@@ -300,7 +272,7 @@ class LlamaCppScorer(TokenScorer):
         forcing = Forcing(
             client=self._client,
             model=self._model,
-            build=props.build_info,
+            build=build,
             filler=plain[0].id,
             slots=props.total_slots,
             statistics=self._options.statistics,
@@ -316,7 +288,7 @@ class LlamaCppScorer(TokenScorer):
         self.alternatives = forcing.alternatives
         return Identity(
             protocol=NAME,
-            build=props.build_info,
+            build=build,
             n_vocab=n_vocab,
             n_context=props.default_generation_settings.n_ctx,
             method=method,

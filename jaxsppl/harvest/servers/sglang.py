@@ -11,7 +11,6 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from jaxsppl.errors import ServerError
 from jaxsppl.harvest.alignment import lead_tokens
 from jaxsppl.harvest.client import BadReplyError, Client, RefusedError
 from jaxsppl.harvest.listed import ListedServer, listed_model
@@ -120,18 +119,6 @@ class SglangScorer(TokenScorer):
         self._offer = offer
         self._texts: dict[int, str] = {}
         self.label = client.label
-
-    async def identify(self) -> Identity:
-        """Ask the server who it is, and let it score a few tokens.
-
-        Returns
-        -------
-        Identity
-        """
-        try:
-            return await self._identify()
-        except (RefusedError, BadReplyError, PassageError) as error:
-            raise ServerError(f"{self.label} is not fit for a harvest: {error}") from error
 
     async def _identify(self) -> Identity:
         model = await listed_model(self._client, self._offer)

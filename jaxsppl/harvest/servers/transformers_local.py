@@ -187,20 +187,11 @@ class TransformersScorer(TokenScorer):
         self._running: asyncio.Task[None] | None = None
         self.slots = BATCH_ON_GPU if loaded.details["device"] == "cuda" else 1
 
-    async def identify(self) -> Identity:
-        """Run the model on a few tokens, and say who it is.
-
-        Returns
-        -------
-        Identity
-        """
+    async def _identify(self) -> Identity:
         torch, transformers = _libraries()
         config = self._loaded.model.config.get_text_config()
         bare = self._encode("a b c", special=False)
-        try:
-            self.lead = lead_tokens(bare, self._encode("a b c", special=True))
-        except PassageError as error:
-            raise ServerError(f"{self.label} is not fit for a harvest: {error}") from error
+        self.lead = lead_tokens(bare, self._encode("a b c", special=True))
         logits = await asyncio.to_thread(self._logits, [[*self.lead, *bare]], 1)
         n_vocab = int(logits[0].shape[-1])
         self.alternatives = min(self._options.alternatives, n_vocab)

@@ -124,18 +124,6 @@ class VllmScorer(TokenScorer):
         self._offer = offer
         self.label = client.label
 
-    async def identify(self) -> Identity:
-        """Ask the server who it is, and let it score a few tokens.
-
-        Returns
-        -------
-        Identity
-        """
-        try:
-            return await self._identify()
-        except (RefusedError, BadReplyError, PassageError) as error:
-            raise ServerError(f"{self.label} is not fit for a harvest: {error}") from error
-
     async def _identify(self) -> Identity:
         model = await listed_model(self._client, self._offer)
         version = (await self._client.ask("/version", _Version)).version
