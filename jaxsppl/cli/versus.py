@@ -22,6 +22,7 @@ def compare(
     resamples: Whole = 2000,
     confidence: float = 0.95,
     seed: Whole = 0,
+    cluster: Literal["group", "document"] = "group",
     out: Path | None = None,
     markdown: Annotated[bool, Flag] = False,
     json: Json = False,
@@ -55,6 +56,8 @@ def compare(
         Of the intervals.
     seed
         Of the bootstrap.
+    cluster
+        What is drawn whole: groups of documents where the harvests have them, or documents.
     out
         Write the comparison to this file (NAME.comparison.nc), for show and report.
     markdown
@@ -74,7 +77,7 @@ def compare(
         tail=tail,
         dialect=dialect,
         texts=texts or (),
-        rules=Rules(resamples=resamples, confidence=confidence, seed=seed),
+        rules=Rules(resamples=resamples, confidence=confidence, seed=seed, cluster=cluster),
     )
     text = comparison_text(summarise_comparison(result), markdown)
     if out is not None:

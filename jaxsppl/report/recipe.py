@@ -142,7 +142,8 @@ def comparison_commands(contents: schema.Contents, file: str) -> list[str]:
     made = ["jaxsppl", "compare", *(one["source"] for one in harvests_of(contents))]
     for flag, words in asked.items():
         made += [f"--{flag}", *words] if words else []
-    for flag in ("reference", "unit", "epsilon", "tail", "resamples", "confidence", "seed"):
+    kept = "reference unit epsilon tail resamples confidence seed cluster"
+    for flag in kept.split():
         made += [f"--{flag}", str(attrs[flag])]
     return [shlex.join([*made, "--out", f"{name}.comparison.nc"]), shown]
 
