@@ -5,7 +5,7 @@ Neither xarray nor matplotlib is imported.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -186,8 +186,8 @@ def export_point(
     Raises
     ------
     ConfigError
-        When the program cannot express the point; the message names the nearest that it can, and
-        what it costs.
+        When the program cannot express the point; the message names the nearest that it can, or
+        the best of the grid that it can and what it costs.
     SchemaError
         As `choose`.
     """
@@ -198,23 +198,33 @@ def export_point(
         return chosen, export(chosen.point.values, chosen.point.chain, form)
     message = f"{one.name} cannot express the point ({', '.join(blocked)})"
     contents = store.read_contents(path)
-    if contents.attrs.get("schema") == schema.OPTIMUM:
-        raise ConfigError(
-            f"{message}; optimize with what it has, as --fixed alpha=1 --fixed beta=1"
-        )
     wanted = (chosen.model, chosen.dataset)
-    for surface in surfaces(contents, str(path)):
-        nearest = best_runnable(at_one_epsilon(surface), form)
-        if nearest is None or (surface.model, surface.dataset) != wanted:
-            continue
-        values = ", ".join(f"{n} {value_text(n, v)}" for n, v in nearest.values.items())
-        cost = nearest.nll - chosen.point.nll
-        costs = "" if np.isnan(cost) else f", {cost:+.4f} nat/token"
-        raise ConfigError(
-            f"{message}; the nearest of the grid that it can is {values}{costs}: "
-            f"--point {BEST_FOR}{form}"
-        )
-    raise ConfigError(f"{message}; choose a point without it")
+    hints = [_without(chosen.point, blocked, form)] if point != BEST else []
+    if contents.attrs.get("schema") == schema.OPTIMUM:
+        hints = [
+            _without(chosen.point, blocked, form),
+            "or optimize with what it has, as --fixed alpha=1 --fixed beta=1",
+        ]
+    elif wanted != ("", ""):
+        pairs = {(s.model, s.dataset): s for s in surfaces(contents, str(path))}
+        best = best_runnable(at_one_epsilon(pairs[wanted]), form)
+        if best is not None:
+            values = ", ".join(f"{n} {value_text(n, v)}" for n, v in best.values.items())
+            cost = best.nll - chosen.point.nll
+            costs = "" if np.isnan(cost) else f" ({cost:+.4f} nat/token)"
+            hints.append(f"the best of the grid that it can is {values}{costs}: "
+                         f"--point {BEST_FOR}{form}")  # fmt: skip
+    known = "; ".join(hint for hint in hints if hint)
+    raise ConfigError(f"{message}; {known or 'choose a point without it'}")
+
+
+def _without(point: Point, blocked: Sequence[str], form: str) -> str:
+    """Return the same point without what a program cannot express, "" where that is not enough."""
+    kept = {n: v for n, v in point.values.items() if f"{n} {v:g}" not in blocked}
+    if not kept or obstacles(kept, point.chain, form):
+        return ""
+    said = {n: v for n, v in kept.items() if v != parameters.PARAMETERS[n].neutral} or kept
+    return f"nearest is --point {','.join(f'{n}={v:.6g}' for n, v in said.items())}"
 
 
 def _pair(pairs: list[tuple[str, str]], model: str | None, dataset: str | None) -> tuple[str, str]:

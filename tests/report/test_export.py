@@ -242,6 +242,8 @@ def test_a_sweep_is_exported_with_the_nearest_where_it_must(tmp_path: Path) -> N
     path = store.write_dataset(sweep(datasets=("prose",)), tmp_path / "x.sweep.nc")
     with pytest.raises(ConfigError, match=r"alpha 2.*min_p 0.02, top_k 10.*\+0.1000 nat/token"):
         export_point(path, "vllm")
+    with pytest.raises(ConfigError, match=r"alpha 2\); nearest is --point temperature=0.5;"):
+        export_point(path, "vllm", "temperature=0.5,alpha=2", dataset="prose")
     chosen, made = export_point(path, "vllm", "best-for-vllm")
     assert chosen.above_best == pytest.approx(0.1)
     assert (made.settings["top_k"], made.settings["min_p"]) == (10, 0.02)
@@ -260,6 +262,8 @@ def test_a_pair_must_be_clear(tmp_path: Path) -> None:
         export_point(path, "llama.cpp", dataset="cod")
     chosen, _ = export_point(path, "llama.cpp", "best-for-llama.cpp", dataset="code")
     assert chosen.dataset == "code"
+    with pytest.raises(ConfigError, match=r"alpha 2\); nearest is --point min_p=0.1$"):
+        export_point(path, "ollama", "min_p=0.1,alpha=2")
 
 
 def test_an_optimum_brings_what_was_held(tmp_path: Path) -> None:
@@ -270,7 +274,7 @@ def test_an_optimum_brings_what_was_held(tmp_path: Path) -> None:
     assert made.text == '--samplers "min_p;temperature" --temp 4 --top-k 0 --top-p 1 --min-p 0.05'
     found["optimum"][..., 1] = 2.0
     store.write_dataset(found, path)
-    with pytest.raises(ConfigError, match=r"alpha 2.*--fixed alpha=1"):
+    with pytest.raises(ConfigError, match=r"alpha 2.*nearest is --point .*--fixed alpha=1"):
         export_point(path, "llama.cpp")
 
 
