@@ -2,10 +2,11 @@
 
     python scripts/coverage.py [--turns 1000] [--ledger scripts/benchmarks.jsonl]
 
-Documents of uneven length come from four known generators; each turn draws some, resamples them and
+Documents of uneven length come from five known generators; each turn draws some, resamples them and
 looks whether a 95 % interval holds the generator's own mean. Beside the interval that jaxsppl takes
-stand the percentile interval and Student's, of the same turns. For the plateau, documents prefer
-different parts of a grid whose true best is known.
+stand the percentile interval and Student's, of the same turns. For the plateau and for held-out
+gains, documents prefer different parts of a grid whose true best is known; for groups, documents of
+one group are alike; and the numbers of documents needed are put to the test.
 """
 
 import argparse
@@ -21,13 +22,17 @@ import numpy.typing as npt
 from scipy import stats
 
 from jaxsppl import __version__
-from jaxsppl.sweep import bootstrap
+from jaxsppl.choice import Choice
+from jaxsppl.sweep import bootstrap, heldout
+from jaxsppl.sweep.documents import Documents
 from jaxsppl.sweep.plateau import uncertainty
 
 Array = npt.NDArray[np.float64]
 Rng = np.random.Generator
+Row = dict[str, float | str]
 CONFIDENCE, RESAMPLES = 0.95, 600
-DOCUMENTS = (3, 5, 8, 10, 20, 40)
+SHARES = ("jaxsppl", "percentile", "student", "held", "share", "by_group", "by_document", "power")
+DOCUMENTS = (3, 4, 5, 6, 8, 10, 20, 40)
 
 
 def sizes(rng: Rng, n: int) -> Array:
@@ -47,6 +52,12 @@ def skewed(rng: Rng, n: int) -> tuple[Array, Array]:
     return size * (1.5 + 0.5 * rng.gamma(1.0, 1.0, n)), size
 
 
+def very_skewed(rng: Rng, n: int) -> tuple[Array, Array]:
+    """Draw documents of which a few are harder than all others together: a lognormal."""
+    size = sizes(rng, n)
+    return size * (1.5 + 0.5 * np.exp(rng.normal(size=n))), size
+
+
 def longer_is_harder(rng: Rng, n: int) -> tuple[Array, Array]:
     """Draw documents whose difficulty goes with their length."""
     size = sizes(rng, n)
@@ -60,11 +71,11 @@ def paired(rng: Rng, n: int) -> tuple[Array, Array]:
 
 
 WORLDS: tuple[Callable[[Rng, int], tuple[Array, Array]], ...] = (
-    normal, skewed, longer_is_harder, paired,
+    normal, skewed, very_skewed, longer_is_harder, paired,
 )  # fmt: skip
 
 
-def coverage(world: Callable[[Rng, int], tuple[Array, Array]], n: int, turns: int) -> Array:
+def interval(world: Callable[[Rng, int], tuple[Array, Array]], n: int, turns: int) -> Row:
     """Return the coverage of jaxsppl's interval, of percentiles, and of Student's."""
     loss, weight = world(np.random.default_rng(9), 1_000_000)
     truth, rng = loss.sum() / weight.sum(), np.random.default_rng(n)
@@ -80,18 +91,25 @@ def coverage(world: Callable[[Rng, int], tuple[Array, Array]], n: int, turns: in
             (found.value - reach, found.value + reach),
         )
         held += [low <= truth <= high for low, high in ends]
-    return held / turns
+    ours, percentile, student = (float(share) for share in held / turns)
+    return {"documents": n, "generator": world.__name__.replace("_", " "), "jaxsppl": ours,
+            "percentile": percentile, "student": student}  # fmt: skip
 
 
-def plateau(n: int, rough: float, turns: int) -> tuple[float, float]:
+def surface(rng: Rng, n: int, level: Array, rough: float) -> tuple[Array, Array]:
+    """Draw (document, point) sums: documents prefer other parts of a grid, and points are rough."""
+    size, x = sizes(rng, n), np.linspace(-1, 1, len(level))
+    own = 2 + 0.4 * rng.normal(size=(n, 1)) + level + 0.03 * rng.standard_t(5, (n, 1)) * x
+    return size[:, None] * (own + rough * rng.normal(size=(n, len(level)))), size
+
+
+def plateau(n: int, rough: float, turns: int) -> Row:
     """Return how often the plateau holds the true best, and its share of the grid."""
     x = np.linspace(-1, 1, 60)
     level = np.where(np.abs(x - 0.2) < 0.1, 0.0, 0.0004) - 1e-5 * (np.arange(60) == 37)
     best, rng, held, share = int(np.argmin(level)), np.random.default_rng(n), 0.0, 0.0
     for turn in range(turns):
-        size = sizes(rng, n)
-        own = 2 + 0.4 * rng.normal(size=(n, 1)) + level + 0.03 * rng.standard_t(5, (n, 1)) * x
-        loss = size[:, None] * (own + rough * rng.normal(size=(n, 60)))
+        loss, size = surface(rng, n, level, rough)
         found = uncertainty(
             (loss.sum(axis=0) / size.sum())[None],
             ((row[None], 0.0 * row[None]) for row in loss),
@@ -99,7 +117,98 @@ def plateau(n: int, rough: float, turns: int) -> tuple[float, float]:
         )  # fmt: skip
         held += found.plateau[0, best] / turns
         share += found.plateau.mean() / turns
-    return held, share
+    return {"documents": n, "rough": rough, "held": held, "share": share}
+
+
+def gains(n: int, rough: float, split: str, turns: int) -> Row:
+    """Return how often the interval of a held-out gain holds the true gain of what was chosen.
+
+    Beside it the mean of that true gain, of the held-out gain, and of what the best point of the
+    whole text gains there.
+    """
+    level, rng = 0.02 * (np.linspace(-1, 1, 60) - 0.2) ** 2, np.random.default_rng(n)
+    held, means = 0.0, np.zeros(3)
+    for turn in range(turns):
+        loss, size = surface(rng, n, level, rough)
+        names = tuple(f"{turn} {document}" for document in range(n))
+        documents = Documents(names, np.arange(n), size, size, size, ("",) * n, n)
+        cut = heldout.make_split(documents, split=split, fraction=0.5, folds=5, seed=0)
+        fold = cut.document_fold
+        folds = np.stack([loss[fold == one].sum(axis=0) for one in range(fold.max() + 1)])
+        weight = np.bincount(fold, size)
+        chosen = heldout.choose(folds, 0.0 * folds, weight, cut.proven, Choice())
+        own, _ = heldout.held_out_sums(
+            cut, chosen, lambda place, loss=loss, size=size: (loss[:, place], size)
+        )
+        proves = np.isfinite(own)
+        drawn = bootstrap.draw_documents(int(proves.sum()), RESAMPLES, turn)
+        gain = bootstrap.resample((loss[:, 0] - own)[proves], size[proves], drawn)
+        ends = gain.estimate(CONFIDENCE)
+        truth = np.average(
+            [level[0] - level[place] for place in chosen.values()],
+            weights=[weight[one] for one in chosen],
+        )
+        held += (ends.low <= truth <= ends.high) / turns
+        total = loss.sum(axis=0) / size.sum()
+        means += np.array([truth, gain.value, total[0] - total.min()]) / turns
+    truth, held_out, in_sample = (float(mean) for mean in means)
+    return {"documents": n, "rough": rough, "split": split, "held": float(held), "truth": truth,
+            "held_out": held_out, "in_sample": in_sample}  # fmt: skip
+
+
+def groups(n: int, turns: int) -> Row:
+    """Return the coverage with groups of five documents drawn whole, and with documents drawn."""
+    rng, each, held = np.random.default_rng(n), 5, np.zeros(2)
+    for turn in range(turns):
+        size = sizes(rng, n * each).reshape(n, each)
+        loss = size * (2 + 0.4 * rng.normal(size=(n, 1)) + 0.2 * rng.normal(size=(n, each)))
+        for which, (x, w) in enumerate(((loss.sum(axis=1), size.sum(axis=1)),
+                                        (loss.ravel(), size.ravel()))):  # fmt: skip
+            drawn = bootstrap.draw_documents(len(w), RESAMPLES, turn)
+            found = bootstrap.resample(x, w, drawn).estimate(CONFIDENCE)
+            held[which] += (found.low <= 2 <= found.high) / turns
+    return {"groups": n, "by_group": float(held[0]), "by_document": float(held[1])}
+
+
+def normal_difference(rng: Rng, n: int) -> tuple[Array, Array]:
+    """Draw paired differences."""
+    size = sizes(rng, n)
+    return size * 0.02 * rng.normal(size=n), size
+
+
+def skewed_difference(rng: Rng, n: int) -> tuple[Array, Array]:
+    """Draw paired differences of which a few are far above the others."""
+    size = sizes(rng, n)
+    return size * 0.02 * (rng.gamma(1.0, 1.0, n) - 1), size
+
+
+def power(name: str, pilot: int, difference: float, turns: int) -> Row:
+    """Return how often as many documents as a first look asks for show a difference."""
+    sign = -1 if name == "skewed against it" else 1
+    world = {"normal": normal_difference, "heavy tails": paired}.get(name, skewed_difference)
+    rng, seen, needed = np.random.default_rng(pilot), 0.0, []
+    for turn in range(turns):
+        loss, size = world(rng, pilot)
+        se = bootstrap.resample(loss, size, np.ones((1, pilot))).se
+        needed.append(int(heldout.documents_needed(se, pilot, difference, CONFIDENCE)))
+        loss, size = world(rng, needed[-1])
+        drawn = bootstrap.draw_documents(needed[-1], RESAMPLES // 2, turn)
+        found = bootstrap.resample(sign * loss + difference * size, size, drawn)
+        seen += (found.estimate(CONFIDENCE).low > 0) / turns
+    return {"differences": name, "pilot": pilot, "difference": difference,
+            "needed": float(np.median(needed)), "power": float(seen)}  # fmt: skip
+
+
+def show(title: str, rows: list[Row]) -> None:
+    """Print a Markdown table, shares in percent."""
+    print(f"\n{title}\n\n| {' | '.join(key.replace('_', ' ') for key in rows[0])} |")
+    print(f"|{'--:|' * len(rows[0])}")
+    for row in rows:
+        cells = [
+            value if isinstance(value, str) else f"{value:{'.1%' if name in SHARES else '.4g'}}"
+            for name, value in row.items()
+        ]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:
@@ -108,24 +217,23 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=1000)
     parser.add_argument("--ledger", type=Path)
     options = parser.parse_args()
-    rows: list[dict[str, object]] = []
-    print("| documents | generator | jaxsppl | percentile | Student |\n|--:|---|--:|--:|--:|")
-    for n in DOCUMENTS:
-        for world in WORLDS:
-            ours, percentile, student = (float(v) for v in coverage(world, n, options.turns))
-            name = world.__name__.replace("_", " ")
-            rows.append({"documents": n, "generator": name, "jaxsppl": ours,
-                         "percentile": percentile, "student": student})  # fmt: skip
-            print(f"| {n} | {name} | {ours:.1%} | {percentile:.1%} | {student:.1%} |", flush=True)
-    flat: list[dict[str, float]] = []
-    print(
-        "\n| documents | roughness | holds the true best | share of the grid |\n|--:|--:|--:|--:|"
-    )
-    for n in (8, 30):
-        for rough in (0.0, 0.01):
-            held, share = plateau(n, rough, options.turns // 2)
-            flat.append({"documents": n, "rough": rough, "held": held, "share": share})
-            print(f"| {n} | {rough:g} | {held:.1%} | {share:.0%} |", flush=True)
+    half = options.turns // 2
+    found: dict[str, list[Row]] = {
+        "intervals": [interval(world, n, options.turns) for n in DOCUMENTS for world in WORLDS],
+        "plateau": [plateau(n, rough, half) for n in (8, 30) for rough in (0.0, 0.01)],
+        "gains": [
+            gains(n, rough, split, options.turns)
+            for split in ("folds", "test") for n in (10, 20, 40) for rough in (0.0, 0.01, 0.05)
+        ],
+        "groups": [groups(n, options.turns) for n in (6, 12, 24)],
+        "power": [
+            power(name, pilot, difference, half)
+            for name in ("normal", "heavy tails", "skewed for it", "skewed against it")
+            for pilot in (10, 40) for difference in (0.014, 0.008)
+        ],
+    }  # fmt: skip
+    for title, table in found.items():
+        show(title, table)
     if options.ledger is not None:
         entry = {
             "what": "coverage",
@@ -136,8 +244,7 @@ def main() -> None:
             "jaxsppl": __version__,
             "turns": options.turns,
             "resamples": RESAMPLES,
-            "intervals": rows,
-            "plateau": flat,
+            **found,
         }
         with options.ledger.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
