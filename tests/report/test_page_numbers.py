@@ -24,22 +24,31 @@ beta = [1.0, 2.0]
 [decide]
 folds = 3
 """
+OPTIMUM = """
+[optimize]
+over = ["temperature", "alpha"]
+starts = 4
+pooled = true
+
+[decide]
+folds = 3
+"""
 FILES = ("x.sweep.nc", "o.optimum.nc", "c.comparison.nc", "a b.noise.harvest.nc")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with harvests, a proven sweep, an optimum, a comparison, and the page of them."""
+    """A folder with harvests, a proven sweep and optimum, a comparison, and the page of them."""
     place = tmp_path_factory.mktemp("made")
     for seed, dataset in enumerate(("noise", "verse")):
         one = harvest(n_token=90, n_rank=50, n_document=6, seed=seed, dataset=dataset)
         store.write_dataset(one, place / f"a b.{dataset}.harvest.nc")
         store.write_dataset(surer(one), place / f"{dataset}.second.nc")
     (place / "mine.toml").write_text(CONFIG)
+    (place / "own.toml").write_text(OPTIMUM)
     with contextlib.chdir(place):
         run("jaxsppl sweep mine.toml --input *.harvest.nc --out x.sweep.nc")
-        run("jaxsppl optimize *.harvest.nc --pooled --starts 4 --over temperature,alpha "
-            "--set decide.folds=3 --set objective.ood_weight=0.5 --out o.optimum.nc")  # fmt: skip
+        run("jaxsppl optimize own.toml --input *.harvest.nc --out o.optimum.nc")
         run("jaxsppl compare *.harvest.nc *.second.nc --setting neutral temperature=0.7,min_p=0.1 "
             "--reference tiny --resamples 200 --out c.comparison.nc")  # fmt: skip
         run(shlex.join(["jaxsppl", "report", *FILES, "--out", "page.html"]))
