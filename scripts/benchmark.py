@@ -9,20 +9,16 @@ and extrapolate: (a) a NumPy and SciPy loop over points, (b) `jit(vmap)` over po
 """
 
 import argparse
-import json
-import os
-import platform
 import resource
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ledger
 import numpy as np
-import scipy
 from jax.scipy.special import betainc as jax_betainc
 from scipy.special import betainc
 
@@ -36,7 +32,6 @@ from jaxsppl.sweep.data import TokenArrays, token_arrays
 from jaxsppl.sweep.engine import grid_sums, means_of
 from jaxsppl.sweep.plan import Plan
 
-LEDGER = Path(__file__).parent / "benchmarks.jsonl"
 EPSILON = 0.01
 REACHED = 14_000  # nodes that the tokens of the reference workload reach at one temperature
 Point = dict[str, float]
@@ -224,21 +219,8 @@ def main() -> None:
     for name, value in figures.items():
         print(f"{name:32} {value:,.4g}" if isinstance(value, float) else f"{name:32} {value}")
     if arguments.ledger:
-        entry = {
-            "what": "engine",
-            "when": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": platform.machine(),
-            "n_cpu": os.cpu_count(),
-            "device": str(jax.devices()[0].device_kind),
-            "python": platform.python_version(),
-            "jax": jax.__version__,
-            "numpy": np.__version__,
-            "scipy": scipy.__version__,
-            "jaxsppl": jaxsppl.__version__,
-            **figures,
-        }
-        with LEDGER.open("a") as ledger:
-            ledger.write(json.dumps(entry) + "\n")
+        device = str(jax.devices()[0].device_kind)
+        ledger.append("engine", "jax", "numpy", "scipy", device=device, **figures)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How often the intervals hold the truth, and the plateau the true best, by simulation.
 
-    python scripts/coverage.py [--turns 1000] [--ledger scripts/benchmarks.jsonl]
+    python scripts/coverage.py [--turns 1000] [--ledger]
 
 Documents of uneven length come from five known generators; each turn draws some, resamples them and
 looks whether a 95 % interval holds the generator's own mean. Beside the interval that jaxsppl takes
@@ -10,18 +10,13 @@ one group are alike; and the numbers of documents needed are put to the test.
 """
 
 import argparse
-import json
-import os
-import platform
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 
+import ledger
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from jaxsppl import __version__
 from jaxsppl.choice import Choice
 from jaxsppl.sweep import bootstrap, heldout
 from jaxsppl.sweep.documents import Documents
@@ -120,8 +115,10 @@ def plateau(n: int, rough: float, turns: int) -> Row:
     return {"documents": n, "rough": rough, "held": held, "share": share}
 
 
-def gains(n: int, rough: float, split: str, turns: int) -> Row:
+def gains(n: int, rough: float, folds: int, turns: int) -> Row:
     """Return how often the interval of a held-out gain holds the true gain of what was chosen.
+
+    One fold stands for one half that is held out once.
 
     Beside it the mean of that true gain, of the held-out gain, and of what the best point of the
     whole text gains there.
@@ -132,11 +129,12 @@ def gains(n: int, rough: float, split: str, turns: int) -> Row:
         loss, size = surface(rng, n, level, rough)
         names = tuple(f"{turn} {document}" for document in range(n))
         documents = Documents(names, np.arange(n), size, size, size, ("",) * n, n)
-        cut = heldout.make_split(documents, split=split, fraction=0.5, folds=5, seed=0)
+        split = "folds" if folds > 1 else "test"
+        cut = heldout.make_split(documents, split=split, fraction=0.5, folds=folds, seed=0)
         fold = cut.document_fold
-        folds = np.stack([loss[fold == one].sum(axis=0) for one in range(fold.max() + 1)])
+        by_fold = np.stack([loss[fold == one].sum(axis=0) for one in range(fold.max() + 1)])
         weight = np.bincount(fold, size)
-        chosen = heldout.choose(folds, 0.0 * folds, weight, cut.proven, Choice())
+        chosen = heldout.choose(by_fold, 0.0 * by_fold, weight, cut.proven, Choice())
         own, _ = heldout.held_out_sums(
             cut, chosen, lambda place, loss=loss, size=size: (loss[:, place], size)
         )
@@ -152,7 +150,7 @@ def gains(n: int, rough: float, split: str, turns: int) -> Row:
         total = loss.sum(axis=0) / size.sum()
         means += np.array([truth, gain.value, total[0] - total.min()]) / turns
     truth, held_out, in_sample = (float(mean) for mean in means)
-    return {"documents": n, "rough": rough, "split": split, "held": float(held), "truth": truth,
+    return {"documents": n, "rough": rough, "folds": folds, "held": float(held), "truth": truth,
             "held_out": held_out, "in_sample": in_sample}  # fmt: skip
 
 
@@ -215,15 +213,15 @@ def main() -> None:
     """Print a Markdown table, and append it to the ledger when asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=1000)
-    parser.add_argument("--ledger", type=Path)
+    parser.add_argument("--ledger", action="store_true")
     options = parser.parse_args()
     half = options.turns // 2
     found: dict[str, list[Row]] = {
         "intervals": [interval(world, n, options.turns) for n in DOCUMENTS for world in WORLDS],
         "plateau": [plateau(n, rough, half) for n in (8, 30) for rough in (0.0, 0.01)],
         "gains": [
-            gains(n, rough, split, options.turns)
-            for split in ("folds", "test") for n in (10, 20, 40) for rough in (0.0, 0.01, 0.05)
+            gains(n, rough, folds, options.turns)
+            for n in (10, 40) for rough in (0.0, 0.01, 0.05) for folds in (1, 2, 5, 10)
         ],
         "groups": [groups(n, options.turns) for n in (6, 12, 24)],
         "power": [
@@ -234,20 +232,8 @@ def main() -> None:
     }  # fmt: skip
     for title, table in found.items():
         show(title, table)
-    if options.ledger is not None:
-        entry = {
-            "what": "coverage",
-            "when": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": platform.machine(),
-            "n_cpu": os.cpu_count(),
-            "python": platform.python_version(),
-            "jaxsppl": __version__,
-            "turns": options.turns,
-            "resamples": RESAMPLES,
-            **found,
-        }
-        with options.ledger.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+    if options.ledger:
+        ledger.append("coverage", turns=options.turns, resamples=RESAMPLES, **found)
 
 
 if __name__ == "__main__":

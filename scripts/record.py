@@ -1,16 +1,11 @@
 """Append what a sweep file says to the ledger: python scripts/record.py FILE.sweep.nc [WHAT]."""
 
-import json
-import os
-import platform
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
-from jaxsppl import __version__
-from jaxsppl.report.table import describe, to_data
+import ledger
 
-LEDGER = Path(__file__).parent / "benchmarks.jsonl"
+from jaxsppl.report.table import describe, to_data
 
 
 def main() -> None:
@@ -20,17 +15,7 @@ def main() -> None:
     path = Path(sys.argv[1])
     data = to_data(describe(path))
     data.pop("path", None)
-    entry = {
-        "what": sys.argv[2] if len(sys.argv) > 2 else path.name,
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": platform.machine(),
-        "n_cpu": os.cpu_count(),
-        "python": platform.python_version(),
-        "jaxsppl": __version__,
-        "sweep": data,
-    }
-    with LEDGER.open("a", encoding="utf-8") as ledger:
-        ledger.write(json.dumps(entry, ensure_ascii=False) + "\n")
+    ledger.append(sys.argv[2] if len(sys.argv) > 2 else path.name, sweep=data)
 
 
 if __name__ == "__main__":

@@ -11,16 +11,14 @@ that comes with the package is used.
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import ledger
 import numpy as np
 
 import jaxsppl
@@ -28,7 +26,6 @@ from jaxsppl import config
 from jaxsppl.demo import ready_config, shipped_harvests
 from jaxsppl.store import read_harvest
 
-LEDGER = Path(__file__).parent / "benchmarks.jsonl"
 TOKENS = (1_000, 10_000, 100_000, 1_000_000)
 SIDES = (3, 11, 35)  # alpha and beta each
 
@@ -138,19 +135,7 @@ def main() -> None:
     if arguments.plot:
         draw(by_token, by_point, arguments.plot)
     if arguments.ledger:
-        entry = {
-            "what": "scaling",
-            "when": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": platform.machine(),
-            "n_cpu": os.cpu_count(),
-            "python": platform.python_version(),
-            "jaxsppl": jaxsppl.__version__,
-            "tail": arguments.tail,
-            "by_token": by_token,
-            "by_point": by_point,
-        }
-        with LEDGER.open("a") as ledger:
-            ledger.write(json.dumps(entry) + "\n")
+        ledger.append("scaling", tail=arguments.tail, by_token=by_token, by_point=by_point)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,18 @@
 
 Takes a harvest whose alternatives are the whole vocabulary, or makes one with the demo's model:
 
-    python scripts/tail.py [FULL.harvest.nc] [--ledger scripts/benchmarks.jsonl]
+    python scripts/tail.py [FULL.harvest.nc] [--ledger]
 
 For each K the harvest is cut to its K likeliest tokens, and the log-partition at each temperature
 is compared with the true one: of the model, of a power law, and whether the brackets hold.
 """
 
 import argparse
-import json
-import platform
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
+import ledger
 import numpy as np
 import numpy.typing as npt
 
@@ -73,7 +70,7 @@ def main() -> None:
     """Print the table and append it to the ledger."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("harvest", nargs="?", type=Path)
-    parser.add_argument("--ledger", type=Path)
+    parser.add_argument("--ledger", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.harvest or full_vocabulary(Path(folder))
@@ -115,19 +112,8 @@ def main() -> None:
                     f"   {row['width']:17.4f}   {row['outside']:7}"
                 )
     if arguments.ledger:
-        entry = {
-            "what": "tail",
-            "when": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": platform.processor() or platform.machine(),
-            "jax": jax.__version__,
-            "jaxsppl": jaxsppl.__version__,
-            "model": str(harvest["model"].values),
-            "n_token": n_token,
-            "n_vocab": n_vocab,
-            "rows": rows,
-        }
-        with arguments.ledger.open("a") as ledger:
-            ledger.write(json.dumps(entry) + "\n")
+        model = str(harvest["model"].values)
+        ledger.append("tail", "jax", model=model, n_token=n_token, n_vocab=n_vocab, rows=rows)
 
 
 if __name__ == "__main__":
