@@ -94,9 +94,10 @@ def optimize(
     sources
         A sweep config (TOML), or harvest files.
     over
-        Parameters, comma-separated; those of the config, else temperature,alpha,beta. Of top_k,
-        min_p and top_p several values are tried: those of the config's axis (or of --set
-        grid.min_p=[0,0.05]), or usual ones.
+        Parameters, comma-separated; those of the config, else temperature,alpha,beta. A gradient
+        moves these, dynatemp_range, dynatemp_exponent, smoothing_factor, smoothing_curve,
+        xtc_probability and skew; of others, as top_k and min_p, several values are tried: those of
+        the config's axis (or of --set grid.min_p=[0,0.05]), or usual ones.
     fixed
         Parameters that are held, for example min_p=0.05.
     starts
@@ -108,9 +109,11 @@ def optimize(
     method
         lbfgs (the default) or adam.
     bounds
-        Limits of temperature, alpha or beta, for example temperature=0.3:2.
+        Limits of what a gradient moves, for example temperature=0.3:2.
     overrides
-        Set a key of the config, for example grid.min_p=[0.05]; may be given several times.
+        Set a key of the config; may be given several times. For example grid.min_p=[0.05];
+        objective.ood_max=0.15 for the least nll with at most this share of tokens lost;
+        decide.folds=5 for a proof on held-out documents.
     inputs
         Harvest files for a config; run.out/*.harvest.nc by default.
     out

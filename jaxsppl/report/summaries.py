@@ -126,9 +126,12 @@ class OptimumRow:
     starts, starts_at_best : int
         Starts, and how many of them came within 1e-6 of the best.
     std_error : mapping of str to float
-        Standard errors of the values that a gradient moved, tokens taken as independent.
+        Standard errors of the values that a gradient moved, units taken as independent.
     correlation : mapping of str to float
         Of the errors of two of them, by ``"temperature, beta"``.
+    n_unit : int
+        Documents, or groups of them.
+    unit : {"document", "group"}
     proof : Proof or None
         What it is worth on held-out documents.
     """
@@ -144,6 +147,8 @@ class OptimumRow:
     starts_at_best: int
     std_error: Mapping[str, float]
     correlation: Mapping[str, float]
+    n_unit: int
+    unit: str
     proof: Proof | None
 
 
@@ -213,6 +218,7 @@ def summarise_optimum(contents: schema.Contents, file: str) -> OptimumSummary:
                     starts=len(goal),
                     starts_at_best=met,
                     **_errors(contents, (i, j), names),
+                    **_units(contents, (i, j)),
                     proof=optimum_proof(contents, str(model), str(dataset)),
                 )
             )
@@ -226,6 +232,17 @@ def summarise_optimum(contents: schema.Contents, file: str) -> OptimumSummary:
         objective=choice_of(contents).words(),
         rows=tuple(rows),
     )
+
+
+def _units(contents: schema.Contents, at: tuple[int, int]) -> dict[str, Any]:
+    """Return what is taken as independent, and how many there are."""
+    number = {name: 0 for name in ("n_document", "n_group")}
+    number |= {name: int(contents.array(name)[at]) for name in number if name in contents.variables}
+    is_group = number["n_group"] > 0
+    return {
+        "unit": "group" if is_group else "document",
+        "n_unit": number["n_group" if is_group else "n_document"],
+    }
 
 
 def goal_of(contents: schema.Contents) -> schema.Array:

@@ -348,10 +348,12 @@ def _errors(summary: OptimumSummary) -> str:
             errors = ", ".join(f"{name} {value:.2g}" for name, value in row.std_error.items())
             tied = "; ".join(f"{pair} {value:+.2f}" for pair, value in row.correlation.items())
             known = f"{errors}" + (f"; correlations {tied}" if tied else "")
-            lines.append(wrapped(f"- {row.model} on {row.dataset}: {known}"))
+            count = f", {plural(row.n_unit, row.unit)}" if row.n_unit else ""
+            lines.append(wrapped(f"- {row.model} on {row.dataset}{count}: {known}"))
     if not lines:
         return ""
-    return "\n".join(["Standard errors, tokens taken as independent:", *lines])
+    units = " or ".join(sorted({f"{row.unit}s" for row in summary.rows}))
+    return "\n".join([f"Standard errors, {units} taken as independent:", *lines])
 
 
 def _harvest(summary: HarvestSummary, markdown: bool) -> list[str]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxsppl import parameters, schema
-from jaxsppl.sweep import levels
+from jaxsppl.sweep import levels, search
 from jaxsppl.sweep.resident import Resident
-from jaxsppl.sweep.search import Ends, Problem
+from jaxsppl.sweep.search import Problem
 
 
 @dataclass(frozen=True)
@@ -26,42 +26,63 @@ class Errors:
     correlation: schema.Array
 
 
-def standard_errors(
-    problem: Problem, resident: Resident, best: Ends, chosen: schema.Array, n_token: int
-) -> Errors:
-    """Return errors at one optimum, tokens taken as independent.
+def unknown(problem: Problem) -> Errors:
+    """Return what is known of errors where nothing is."""
+    size = len(problem.smooth)
+    return Errors(np.full(size, np.nan), np.full((size, size), np.nan))
 
-    The covariance is H^-1 J H^-1 / n with H the curvature of the mean and J the mean outer product
-    of the tokens' gradients (Huber 1967): it does not assume that the model is the truth.
+
+def standard_errors(
+    problem: Problem,
+    resident: Resident,
+    place: schema.Array,
+    chosen: schema.Array,
+    cluster: schema.Array,
+) -> Errors:
+    """Return errors at one optimum, clusters of tokens taken as independent.
+
+    The covariance is H^-1 J H^-1 with H the curvature of the mean over tokens and J the sum over
+    clusters of the squared share that each has in its gradient (Liang and Zeger 1986): neither
+    the model nor the independence of tokens is assumed.
 
     Parameters
     ----------
     problem : Problem
+        Without a limit: the errors of settings that a limit ties are not of this kind.
     resident : Resident
         The tokens.
-    best : Ends
-        One end.
+    place : array
+        (smooth,) coordinates.
     chosen : array
-        (1, listed) values of the enumerated parameters.
-    n_token : int
-        Scored tokens.
+        (listed,) values of the enumerated parameters.
+    cluster : array
+        (token,) number of each token's cluster, documents or batches of them.
 
     Returns
     -------
     Errors
-        NaN when the optimum lies at a limit or is not a minimum.
+        NaN when the optimum lies at a limit or is not a minimum, or for a single cluster.
     """
-    place = best.place[0]
-    size = place.size
-    nothing = Errors(np.full(size, np.nan), np.full((size, size), np.nan))
-    measured = levels.curvature_at(problem, resident, place, chosen[0])
-    if measured is None or not measured.free.all():
+    nothing = unknown(problem)
+    sizes = np.bincount(cluster)
+    measured = levels.curvature_at(problem, resident, place, chosen)
+    if measured is None or not measured.free.all() or len(sizes) < 2:
         return nothing
     curve = measured.matrix
     if np.linalg.eigvalsh(curve)[0] <= 0:
         return nothing
+    slopes = np.concatenate([
+        search.run(
+            problem, resident.part(cluster == one), place[None], chosen[None], max_steps=1
+        ).slope
+        for one in range(len(sizes))
+    ])  # fmt: skip
+    shares = slopes * (sizes / sizes.sum())[:, None]
+    # The clusters' shares sum to the gradient, 0 but for the kinks: they have one degree less.
+    shares = shares - shares.mean(axis=0)
+    spread = shares.T @ shares * len(sizes) / (len(sizes) - 1)
     inverse = np.linalg.inv(curve)
-    covariance = inverse @ best.outer[0] @ inverse / n_token
+    covariance = inverse @ spread @ inverse
     deviation = np.sqrt(np.diag(covariance))
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = covariance / np.outer(deviation, deviation)

@@ -175,8 +175,7 @@ def _off_the_flat(
     problem: Problem, resident: Resident, ends: Ends, chosen: schema.Array, level: _Level
 ) -> Ends:
     """Search once more from where almost no token has a slope."""
-    slopes = np.trace(ends.outer, axis1=1, axis2=2)
-    flat = np.flatnonzero(np.isfinite(ends.value) & (slopes < _FLAT_SLOPE))
+    flat = np.flatnonzero(np.isfinite(ends.value) & (ends.square < _FLAT_SLOPE))
     if not flat.size:
         return ends
     softer = _descend(problem, resident, ends.place[flat], chosen[flat], _FLAT, None)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 POOLED = "pooled"
 # Largest component of the projected gradient of a start that is called converged [nat/token].
 _TOLERANCE = 1e-6
+# Batches of documents that standard errors are made of, at most: each costs an evaluation.
+_CLUSTERS = 64
 # The search and the definition compute the same sums in another order.
 _AUDIT = 1e-9
 _MAX_SEED = 2**32 - 1
@@ -165,9 +167,10 @@ def optimize(
     named = {**USUAL, **(baselines or {})}
     results: list[Found] = []
     for one, documents in opened:
-        found = search.on(one)
+        units = documents.clustered((rules or Rules()).cluster)
+        found = replace(search.on(one, units.index % _CLUSTERS), units=units)
         if rules is not None:
-            found = replace(found, proof=_proof(found, documents, rules, search, named))
+            found = replace(found, proof=_proof(found, units, rules, search, named))
         results.append(found)
         if progress is not None:
             progress(len(results), len(opened))
@@ -224,8 +227,8 @@ class _Search:
     starts: int
     seed: int
 
-    def on(self, tokens: TokenArrays) -> Found:
-        """Search on a harvest, or a part of one."""
+    def on(self, tokens: TokenArrays, cluster: schema.Array | None = None) -> Found:
+        """Search on a harvest or a part of one; errors are asked for with (token,) clusters."""
         # A stream of its own for each harvest, whatever the others are.
         rng = np.random.default_rng([self.seed, *tokens.label.encode()])
         problem = replace(self.problem, fixed=usable_point(tokens, self.problem.fixed, self.tail))
@@ -235,9 +238,11 @@ class _Search:
             places, chosen = _starts(problem, data, space, self.starts, rng, tokens)
             ends = limits.climb(problem, data, places, chosen, tokens.n_token)
             best = _best(problem, ends, tokens)
-            errors = curvature.standard_errors(
-                problem, data, ends.take(np.asarray([best])), chosen[[best]], tokens.n_token
-            )
+            errors = curvature.unknown(problem)
+            if cluster is not None and not problem.choice.is_limited:
+                errors = curvature.standard_errors(
+                    problem, data, ends.place[best], chosen[best], cluster
+                )
         optimum = space.values(ends.place, chosen)
         point = {**problem.fixed, **dict(zip(space.over, optimum[best].tolist(), strict=True))}
         exact = direct_means(tokens, [point], chain=problem.chain, tail=self.tail, block=512)[0]
@@ -253,7 +258,7 @@ class _Search:
 
 def _proof(
     found: Found,
-    documents: Documents,
+    units: Documents,
     rules: Rules,
     search: _Search,
     baselines: Mapping[str, Baseline],
@@ -261,7 +266,7 @@ def _proof(
     """Prove what was found by searching without each fold."""
     return prove(
         found.tokens,
-        documents,
+        units,
         rules,
         lambda part: search.on(part).point,
         baselines,

@@ -13,6 +13,7 @@ from jaxsppl.choice import Rules
 from jaxsppl.sweep import curvature, descent
 from jaxsppl.sweep.baselines import Baseline
 from jaxsppl.sweep.data import TokenArrays
+from jaxsppl.sweep.documents import Documents
 from jaxsppl.sweep.engine import Means
 from jaxsppl.sweep.optimum_proof import Proven, labelled_proof
 from jaxsppl.sweep.search import Ends, Problem
@@ -40,9 +41,14 @@ _WORDS: dict[str, tuple[str, str]] = {
     "best_ood": ("1", "its out-of-distribution share, by the direct definition"),
     "n_at_best": ("1", "starts within 1e-6 of the best, in the goal"),
     "n_basin": ("1", "different optima that were reached, 1e-6 apart or more in the goal"),
-    "std_error": ("1", "standard error of the best value from the curvature, tokens independent"),
+    "std_error": (
+        "1",
+        "standard error of the best value from the curvature, documents independent",
+    ),
     "correlation": ("1", "correlation of the errors of two parameters"),
     "n_token": ("1", "scored tokens"),
+    "n_document": ("1", "documents, taken as independent but for groups"),
+    "n_group": ("1", "groups of documents that are drawn whole; 0 = each document by itself"),
     "n_byte": ("byte", "UTF-8 bytes of the scored tokens"),
     "plain_nll": ("nat/token", "negative log-likelihood under the model itself, nothing clipped"),
 }
@@ -68,6 +74,8 @@ class Found:
         The best start by the direct definition.
     errors : Errors
         Of its smooth parameters.
+    units : Documents or None
+        What is taken as independent; None for a part of a harvest.
     proof : Proven or None
         On held-out documents.
     """
@@ -80,6 +88,7 @@ class Found:
     best: int
     exact: Means
     errors: curvature.Errors
+    units: Documents | None = None
     proof: Proven | None = None
 
 
@@ -230,6 +239,8 @@ def _values(found: Found, problem: Problem, space: Space, tail: str) -> dict[str
         "std_error": std_error,
         "correlation": correlation,
         "n_token": found.tokens.n_token,
+        "n_document": 0 if found.units is None else found.units.n_document,
+        "n_group": 0 if found.units is None else found.units.n_group,
         "n_byte": found.tokens.n_byte,
         "plain_nll": found.tokens.plain_nll,
     }

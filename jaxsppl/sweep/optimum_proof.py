@@ -61,7 +61,7 @@ def prove(
     tokens : TokenArrays
         One harvest, or a pool.
     documents : Documents
-        Its documents.
+        Its documents, or groups of them: what is held out whole.
     rules : Rules
         The split.
     find : callable
@@ -78,7 +78,6 @@ def prove(
     Proven or None
         None for a single document, which proves nothing.
     """
-    documents = documents.clustered(rules.cluster)
     if len(documents) < 2:
         _LOG.warning("%s: it is a single %s, which proves nothing", tokens.label, documents.unit)
         return None

@@ -6,7 +6,7 @@ of all, and a search can begin on it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -30,10 +30,28 @@ class Resident:
         Arrays with a leading block axis; the listed log-probabilities in float32.
     n_block : int
         Blocks that hold tokens; those beyond are padding of one common shape.
+    token : array
+        (block, token) which token of the harvest each is; -1 for padding.
     """
 
     data: Any
     n_block: int
+    token: schema.Array
+
+    def part(self, chosen: schema.Array) -> "Resident":
+        """Return the same blocks with only some of the tokens counting.
+
+        Parameters
+        ----------
+        chosen : array
+            (token,) bool, in the order of the harvest.
+
+        Returns
+        -------
+        Resident
+        """
+        counts = np.append(chosen, False)[self.token]
+        return replace(self, data=self.data._replace(weight=self.data.weight * counts))
 
 
 def pool(harvests: Sequence[TokenArrays], label: str) -> TokenArrays:
@@ -160,14 +178,16 @@ def make_resident(tokens: TokenArrays, size: int, n_block: int, tail: str) -> Re
     order = _along_a_line(tokens)
     # `blocks` pads its last block alone, so the shorter samples are filled up here.
     parts: list[Any] = []
+    token = np.full((n_block, size), -1)
     for first in range(used):
         share = order[first::used]
+        token[first, : len(share)] = share
         part = next(iter(blocks(tokens.take(share), size, tail)))
         part = part._replace(logprob=part.logprob.astype(np.float32))
         parts.append(jax.tree.map(np.asarray, part))
     parts += [parts[0]] * (n_block - used)
     data = jax.tree.map(lambda *leaves: jax.numpy.asarray(np.stack(leaves)), *parts)
-    return Resident(data, used)
+    return Resident(data, used, token)
 
 
 def _along_a_line(tokens: TokenArrays) -> schema.Array:

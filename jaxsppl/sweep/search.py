@@ -79,8 +79,8 @@ class Ends:
         (start,) what was minimised: the goal, softened as the search was.
     nll, ood : array
         (start,) as softened [nat/token], and the share itself.
-    outer : array
-        (start, smooth, smooth) mean over tokens of the gradient's outer product.
+    square : array
+        (start,) mean over tokens of the squared gradient of the loss.
     status, n_step : array
         (start,) index into `descent.STATUS`, and evaluations.
     memory : Memory
@@ -92,7 +92,7 @@ class Ends:
     value: schema.Array
     nll: schema.Array
     ood: schema.Array
-    outer: schema.Array
+    square: schema.Array
     status: schema.Array
     n_step: schema.Array
     memory: Memory
@@ -186,30 +186,30 @@ def _objective(
             chance = jax.tree.map(lambda leaf: leaf[index], chances)
             part = smooth.losses(chance, point)
             slope, share = part.slope * scale, jnp.zeros_like(part.loss)
+            square = (slope**2).sum(axis=0)
             if with_ood:
                 blurred = smooth.blurred_shares(chance, point, point["edge"])
                 slope, share = jnp.concatenate([slope, blurred.slope * scale]), blurred.share
             weight = data.weight[index]
-            weighted = slope * weight
             new = (
                 (part.loss * weight).sum(),
                 (share * weight).sum(),
                 (part.is_ood * weight).sum(),
-                weighted.sum(axis=-1),
-                weighted @ slope.T,
+                slope @ weight,
+                (square * weight).sum(),
                 weight.sum(),
             )
             return jax.tree.map(jnp.add, sums, new)
 
         zero, n_slope = jnp.zeros(()), len(over) * (2 if with_ood else 1)
-        start = (zero, zero, zero, jnp.zeros(n_slope), jnp.zeros((n_slope, n_slope)), zero)
+        start = (zero, zero, zero, jnp.zeros(n_slope), zero, zero)
         *sums, weight = lax.fori_loop(0, n_block, add, start)
-        nll, share, ood, slope, outer = (leaf / weight for leaf in sums)
+        nll, share, ood, slope, square = (leaf / weight for leaf in sums)
         if not with_ood:
-            return Value(nll, slope, (nll, ood, outer))
+            return Value(nll, slope, (nll, ood, square))
         value, by_nll, by_ood = goal.combined(nll, share)
-        turn = jnp.kron(jnp.stack([by_nll, by_ood]), jnp.eye(len(over)))
-        return Value(value, turn @ slope, (nll, ood, turn @ outer @ turn.T))
+        of_nll, of_ood = slope[: len(over)], slope[len(over) :]
+        return Value(value, by_nll * of_nll + by_ood * of_ood, (nll, ood, square))
 
     return at
 
@@ -234,8 +234,7 @@ def _program(
     method: str,
 ) -> Outcome:
     """Search from each start of a batch; `max_steps` is one a start, 0 for padding."""
-    n_parameter = len(over)
-    like = (jnp.zeros(()), jnp.zeros(()), jnp.zeros((n_parameter, n_parameter)))
+    like = (jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
     def one(start: tuple[Array, Array, Goal, Memory, Array]) -> Outcome:
         place, chosen, goal, known, most = start
@@ -343,14 +342,14 @@ def run(
         )
         ends.append(jax.tree.map(np.asarray, outcome))
     whole = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:n_start], *ends)
-    nll, ood, outer = whole.best.extra
+    nll, ood, square = whole.best.extra
     return Ends(
         place=whole.place,
         slope=whole.best.slope,
         value=whole.best.value,
         nll=nll,
         ood=ood,
-        outer=outer,
+        square=square,
         status=whole.status,
         n_step=whole.n_step,
         memory=whole.memory,

@@ -343,9 +343,13 @@ def test_optimum_summary(tmp_path: Path) -> None:
     found = optimum().assign(
         std_error=(pair, [[[0.125, np.nan]]]),
         correlation=((*pair, "other_parameter"), [[[[1.0, -0.75], [-0.75, 1.0]]]]),
+        n_document=(("model", "dataset"), [[12]]),
     )
     text = table.render(table.describe(store.write_dataset(found, path)))
-    assert "- alpaca on prose: temperature 0.12; correlations temperature, alpha -0.75" in text
+    assert (
+        "- alpaca on prose, 12 documents: temperature 0.12; correlations temperature, alpha -0.75"
+        in text
+    )
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

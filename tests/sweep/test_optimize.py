@@ -124,13 +124,26 @@ def test_errors_come_from_the_curvature(three: xr.Dataset) -> None:
 def test_standard_error_of_a_temperature_is_that_of_repeated_draws() -> None:
     """Estimates on independent texts of a known model spread as their standard errors say."""
     texts = [
-        harvest(n_token=250, n_rank=60, n_vocab=60, seed=seed, dataset=f"t{seed}")
+        harvest(n_token=250, n_rank=60, n_vocab=60, n_document=50, seed=seed, dataset=f"t{seed}")
         for seed in range(24)
     ]
     found = optimize(texts, over=("temperature",), starts=2, tail="drop", epsilon=1e-9)
     away = (found.best_value - 1.0).values.ravel() / found.std_error.values.ravel()
     # The text is drawn at temperature 1. A chi-square of 24 lies in this range but for 1e-6.
     assert 4 < (away**2).sum() < 75
+
+
+def test_documents_are_what_standard_errors_take_as_independent() -> None:
+    one = harvest(n_token=250, n_rank=12, n_vocab=60, n_document=25, seed=3)
+    # Every token four times, in its document: nothing new is known.
+    four = one.isel(token=np.repeat(np.arange(250), 4)).assign_coords(dataset="four")
+    arguments = {"over": ("temperature",), "tail": "drop", "epsilon": 1e-3, "starts": 2}
+    found = optimize([one, four], **arguments).isel(model=0, parameter=0)
+    assert found.n_document.values.tolist() == [25, 25]
+    np.testing.assert_allclose(*found.best_value.values, rtol=1e-5)
+    np.testing.assert_allclose(*found.std_error.values, rtol=1e-3)
+    lone = harvest(n_token=250, n_rank=12, n_vocab=60, n_document=1, seed=3)
+    assert np.isnan(optimize(lone, **arguments).std_error.values).all()
 
 
 def test_the_same_seed_gives_the_same_file_and_another_the_same_best(three: xr.Dataset) -> None:
