@@ -12,7 +12,6 @@ one group are alike; and the numbers of documents needed are put to the test.
 import argparse
 from collections.abc import Callable
 
-import ledger
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
@@ -233,6 +232,8 @@ def main() -> None:
     for title, table in found.items():
         show(title, table)
     if options.ledger:
+        import ledger  # beside this script, which tests load by its path
+
         ledger.append("coverage", turns=options.turns, resamples=RESAMPLES, **found)
 
 

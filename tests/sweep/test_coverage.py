@@ -54,10 +54,10 @@ def drawn(whole: xr.Dataset, documents: Array, name: str, group: Array | None = 
         context_tokens=("document", np.zeros(n, "i4")),
         document_sha256=("document", np.array([f"{d:064x}" for d in documents])),
     )
-    labels = {} if group is None else {"group": ("document", group[documents].astype(str))}
-    return found.assign_coords(
-        document=[f"d{d}" for d in documents], dataset=name, **labels
-    ).assign_attrs(fingerprint=f"{name} by {whole.model.values}")
+    labels: dict[str, Any] = {"document": [f"d{d}" for d in documents], "dataset": name}
+    if group is not None:
+        labels["group"] = ("document", group[documents].astype(str))
+    return found.assign_coords(labels).assign_attrs(fingerprint=f"{name} by {whole.model.values}")
 
 
 def coverage(values: Any, intervals: Any, truth: float | Array, size: float = 1.0) -> float:
@@ -67,7 +67,7 @@ def coverage(values: Any, intervals: Any, truth: float | Array, size: float = 1.
 
 
 def test_intervals_of_a_comparison_hold_the_truth_at_their_rate() -> None:
-    rng, turns, n, many = np.random.default_rng(0), 150, 14, 700
+    rng, turns, n, many = np.random.default_rng(0), 120, 14, 700
     n_token, hardness = rng.integers(3, 10, many), 0.5 * rng.normal(size=many)
     models = [pool(n_token, hardness), pool(n_token, hardness, "b", wrong=0.6)]
     settings = {"neutral": {}, "cold": {"temperature": 0.7}}
@@ -97,7 +97,7 @@ def test_intervals_of_a_comparison_hold_the_truth_at_their_rate() -> None:
 
 
 @pytest.fixture(scope="module")
-def proven() -> dict[str, Array]:
+def proven() -> dict[str, Any]:
     """Many decisions on documents of one pool, and the truth about what they chose."""
     rng, turns, n, many = np.random.default_rng(1), 160, 15, 1500
     n_token = np.full(many, 6)
