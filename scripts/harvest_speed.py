@@ -6,8 +6,9 @@ Rate: a real llama.cpp server with the demo's model answers the same requests to
 loop, which reads and forgets, and to a harvest, in turns; the ratio is the median over the rounds.
 Both begin with idle slots; the harvest's first passage, which carries its self-test, is left out.
 On a machine that does other work too the rates jump; the share of the time that the slots are busy
-does not. Memory: a made-up server on loopback gives many passages to a process whose peak is read,
-first a tenth of them, then all. `--ledger` appends the figures to scripts/benchmarks.jsonl.
+does not. Memory: a made-up server on loopback gives many passages to processes whose peak is read,
+first a tenth of them, then all; halfway through all, the process is killed and another one resumes.
+`--ledger` appends the figures to scripts/benchmarks.jsonl.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -51,7 +53,7 @@ from harvest_standin import StandIn
 web.run_app(StandIn(slots=4).app(), host="127.0.0.1", port=int(sys.argv[2]), print=None)
 """
 HARVEST = """
-import json, sys, time
+import json, os, signal, sys, time
 from dataclasses import dataclass
 from pathlib import Path
 from jaxsppl.harvest.runner import harvest
@@ -62,14 +64,27 @@ class Text:
     prefix: str
     continuation: str
 
-n = int(sys.argv[2])
+url, n, kill_at, out = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 texts = [Text(f"doc-{i}", "It was said: ", f"{i:06d}") for i in range(n)]
-began = time.process_time()
-[report] = harvest(texts, sys.argv[1], sys.argv[3], dataset="many", alternatives=100)
-status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-peak = int(status["VmHWM"].split()[0]) / 1024
-print(json.dumps({"n_token": report.n_token, "failed": len(report.failures), "peak_mib": peak,
-                  "cpu_s": time.process_time() - began, "seconds": report.seconds}))
+cpu, began, seen = time.process_time(), time.monotonic(), []
+
+def say(**more):
+    status = dict(row.split(":", 1) for row in Path("/proc/self/status").read_text().splitlines())
+    (found_s, found), (end_s, end) = seen[0], seen[-1]
+    print(json.dumps({
+        "n_token": end.n_token, "peak_mib": int(status["VmHWM"].split()[0]) / 1024,
+        "cpu_s": time.process_time() - cpu, "found": found.done, "found_s": found_s,
+        "passages_per_s": (end.done - found.done) / (end_s - found_s), **more,
+    }), flush=True)
+
+def told(state):
+    seen[1:] = [(time.monotonic() - began, state)]
+    if kill_at and state.done >= kill_at:
+        say()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+[report] = harvest(texts, url, out, dataset="many", alternatives=100, progress=told)
+say(failed=len(report.failures), n_document=report.n_document)
 """
 
 
@@ -212,28 +227,47 @@ def memory(most: int) -> dict[str, Any]:
     port = free_port()
     tests = str(ROOT / "tests" / "harvest")
     server = subprocess.Popen([sys.executable, "-c", SERVER, tests, str(port)])
-    figures: dict[str, Any] = {}
+
+    def child(count: int, kill_at: int, folder: str) -> dict[str, Any]:
+        words = [sys.executable, "-c", HARVEST, f"http://127.0.0.1:{port}"]
+        words += [str(count), str(kill_at), folder]
+        done = subprocess.run(words, check=False, capture_output=True, text=True)
+        if done.returncode != (-signal.SIGKILL if kill_at else 0):
+            sys.exit(f"a harvest of {count} passages ended by {done.returncode}: {done.stderr}")
+        return json.loads(done.stdout)
+
     try:
         time.sleep(3)
-        for label, count in (("few", most // 10), ("many", most)):
-            with tempfile.TemporaryDirectory() as folder:
-                words = [sys.executable, "-c", HARVEST, f"http://127.0.0.1:{port}", str(count)]
-                done = subprocess.run([*words, folder], check=True, capture_output=True, text=True)
-            said = json.loads(done.stdout)
-            if said["failed"]:
-                sys.exit(f"{said['failed']} passages failed")
-            figures[f"{label}_passages"] = count
-            figures[f"{label}_peak_mib"] = said["peak_mib"]
-            figures[f"{label}_core_share_per_100_tokens_per_s"] = (
-                100 * said["cpu_s"] / said["n_token"]
-            )
+        with tempfile.TemporaryDirectory() as few_folder:
+            few = child(most // 10, 0, few_folder)
+        with tempfile.TemporaryDirectory() as many_folder:
+            killed = child(most, most // 2, many_folder)
+            many = child(most, 0, many_folder)
     finally:
         server.terminate()
         server.wait()
-    more = figures["many_passages"] - figures["few_passages"]
-    grown = figures["many_peak_mib"] - figures["few_peak_mib"]
-    figures["grown_byte_per_passage"] = grown * 2**20 / more
-    return figures
+    if few["failed"] or many["failed"] or many["n_document"] != most:
+        sys.exit(f"passages failed or are missing: {few}, {many}")
+    if many["found"] < killed["found"] + most // 2:
+        sys.exit(f"only {many['found']} of {most // 2} passages were found again")
+    peak = max(killed["peak_mib"], many["peak_mib"])
+    grown = (peak - few["peak_mib"]) * 2**20
+    return {
+        "few_passages": most // 10,
+        "few_peak_mib": few["peak_mib"],
+        "few_passages_per_s": few["passages_per_s"],
+        "few_core_share_per_100_tokens_per_s": 100 * few["cpu_s"] / few["n_token"],
+        "many_passages": most,
+        "many_peak_mib": peak,
+        "many_passages_per_s": killed["passages_per_s"],
+        "many_core_share_per_100_tokens_per_s": 100
+        * (killed["cpu_s"] + many["cpu_s"])
+        / many["n_token"],
+        "many_found_again": many["found"],
+        "many_found_again_s": many["found_s"],
+        "many_resumed_passages_per_s": many["passages_per_s"],
+        "grown_byte_per_passage": grown / (most - most // 10),
+    }
 
 
 def main() -> None:
