@@ -27,7 +27,7 @@ def show(
     Parameters
     ----------
     files
-        Sweep, harvest or optimum files.
+        Sweep, optimum, comparison or harvest files.
     markdown
         Print tables as Markdown.
     front
@@ -165,7 +165,7 @@ def check(files: Files, /, *, json: Json = False) -> int:
     Parameters
     ----------
     files
-        Harvest, sweep or optimum files, sweep configs (.toml), or folders.
+        Result files of any kind, sweep configs (.toml), or folders.
     """
     from jaxsppl.check import check as examine
 

@@ -146,7 +146,7 @@ def report(
     Parameters
     ----------
     files
-        Sweep, optimum or harvest files.
+        Sweep, optimum, comparison or harvest files.
     out
         The page (.html).
     title

@@ -1,5 +1,6 @@
 """Comparisons: divergences against whole vocabularies, pairing, refusals across tokenizers."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from uneven import uneven
 
 import jaxsppl
 from jaxsppl import cli
+from jaxsppl.check import check
 from jaxsppl.choice import Rules
-from jaxsppl.errors import ConfigError
+from jaxsppl.errors import ConfigError, SchemaError
+from jaxsppl.report import table
 from jaxsppl.report.comparison import comparison_text, summarise_comparison
 from jaxsppl.sweep.bootstrap import draw_documents, resample, resample_difference
 from jaxsppl.sweep.compared import MEAN, PLAIN
@@ -161,6 +164,19 @@ def test_models_are_paired_by_text_whatever_the_order(compared: xr.Dataset) -> N
     assert np.isnan(float(compared.sel(dataset="prose", model="tiny").kl_lower))
     last = compared.kl_percentile.sel(dataset="code", model="small").values
     assert (np.diff(last) >= 0).all()
+
+
+def test_a_comparison_has_a_file(compared: xr.Dataset, tmp_path: Path) -> None:
+    path = jaxsppl.save(compared, tmp_path / "c.comparison.nc")
+    assert check(path).startswith("comparison of 2 models under 3 settings; SHA-256")
+    text = comparison_text(summarise_comparison(compared))
+    assert table.render(table.describe(path)) == text
+    assert "KL at most is not known" in text
+    assert "with 16 alternatives: an unlisted token may reach epsilon" in text
+    for wrong in (compared.drop_vars("to_model"), compared.transpose("dataset", ...)):
+        jaxsppl.save(wrong, path)
+        with pytest.raises(SchemaError, match=r"'to_model' is missing|'nll' has dims"):
+            table.describe(path)
 
 
 def test_two_copies_do_not_differ() -> None:
