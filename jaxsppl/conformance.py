@@ -1,6 +1,5 @@
 """Our law of a chain beside the one that a real llama-server reports, for random chains."""
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from jax import Array
 
 from jaxsppl.errors import ServerError
+from jaxsppl.harvest.client import run_to_end
 from jaxsppl.harvest.sampled import Oracle, Row, open_oracle
 from jaxsppl.parameters import base_name
 from jaxsppl.report.programs import LLAMA_STAGES
@@ -214,11 +214,10 @@ def conformance(
     Raises
     ------
     ServerError
-        When the server cannot be reached, or its numbers differ between identical requests.
-    ConfigError
-        When the model is not told.
+        When the server cannot be reached, its numbers differ between identical requests, or it
+        offers several models and none is named.
     """
-    return asyncio.run(_compare(url, settings, chains, places, seed, model, progress or _quiet))
+    return run_to_end(_compare(url, settings, chains, places, seed, model, progress or _quiet))
 
 
 def _quiet(done: int, total: int) -> None:

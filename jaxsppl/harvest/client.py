@@ -4,14 +4,16 @@ Retried are 408, 429, 5xx, lost connections and timeouts, with backoff; `Retry-A
 Everything else is an answer. Redirects are not followed, so a key never travels to another host.
 """
 
+import asyncio
 import base64
+import concurrent.futures
 import datetime as dt
 import email.utils
 import json
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -62,6 +64,26 @@ class _ErrorBody(msgspec.Struct):
     error: Any = None
     message: Any = None
     detail: Any = None
+
+
+def run_to_end(task: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine and return what it returns, whether an event loop is running or not.
+
+    Parameters
+    ----------
+    task : coroutine
+
+    Returns
+    -------
+    object
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(task)
+    # inside a notebook a loop is running already: another thread has its own
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, task).result()
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from jaxsppl.errors import ServerError
 from jaxsppl.harvest.client import BadReplyError, Client, RefusedError
 from jaxsppl.harvest.protocol import NEUTRAL, How, PassageError
 from jaxsppl.harvest.statistics import statistics
-from jaxsppl.harvest.validate import SENTINEL, Position
+from jaxsppl.harvest.validate import LOWEST, SENTINEL, Position
 
 TOKEN_GRAMMAR = "token-grammar"
 ONE_TOKEN = "one-token"
@@ -34,7 +34,6 @@ FINAL_ERRORS = (
     "failed to parse grammar",
 )
 BIAS = 1e6
-LOWEST = -3.4028235e38
 # Every setting that could change what is drawn, though not what is reported: servers have defaults
 # of their own, and models bring some along.
 SETTINGS: Mapping[str, Any] = {

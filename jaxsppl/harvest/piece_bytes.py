@@ -1,14 +1,12 @@
 """How many bytes tokens have, asked of a llama-server with the same vocabulary."""
 
-import asyncio
-import concurrent.futures
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from jaxsppl.errors import ServerError
-from jaxsppl.harvest.client import BadReplyError, RefusedError, open_session
+from jaxsppl.harvest.client import BadReplyError, RefusedError, open_session, run_to_end
 from jaxsppl.harvest.pieces import LOST
 from jaxsppl.harvest.protocol import Options, Unavailable
 from jaxsppl.harvest.servers.llamacpp import connect
@@ -42,13 +40,7 @@ def piece_bytes(url: str, ids: Sequence[int], n_vocab: int) -> npt.NDArray[np.in
     ServerError
         When the server cannot be reached, has another vocabulary, or does not tell a token.
     """
-    task = _ask(url, ids, n_vocab)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(task)
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:  # as in `jaxsppl.harvest`
-        return thread.submit(asyncio.run, task).result()
+    return run_to_end(_ask(url, ids, n_vocab))
 
 
 async def _ask(url: str, ids: Sequence[int], n_vocab: int) -> npt.NDArray[np.int32]:

@@ -1,7 +1,5 @@
 """Harvest: passages and servers in, one file for each model out, resumable at any moment."""
 
-import asyncio
-import concurrent.futures
 import logging
 import math
 from collections import Counter
@@ -11,7 +9,7 @@ from pathlib import Path
 import aiohttp
 
 from jaxsppl.errors import ConfigError, IncompleteError, ServerError
-from jaxsppl.harvest.client import Client, open_session
+from jaxsppl.harvest.client import Client, open_session, run_to_end
 from jaxsppl.harvest.one_model import Members, Settings, Told, harvest_model, patiently
 from jaxsppl.harvest.protocol import HarvestReport, Offer, Options, Passage, Server
 from jaxsppl.harvest.recognise import recognise
@@ -128,13 +126,7 @@ def harvest(
         force=force,
         progress=progress,
     )
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(task)
-    # inside a notebook a loop is running already: another thread has its own
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, task).result()
+    return run_to_end(task)
 
 
 async def harvest_async(

@@ -3,7 +3,6 @@
 Without a grammar it reports the probabilities after sampling exactly, whatever it then draws.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,11 +11,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from jaxsppl.errors import ConfigError, ServerError, suggest
-from jaxsppl.harvest.client import BadReplyError, Client, RefusedError, open_session
-from jaxsppl.harvest.forcing import ALTERNATIVE_BYTES, LOWEST, SETTINGS
+from jaxsppl.errors import ServerError, suggest
+from jaxsppl.harvest.client import BadReplyError, Client, RefusedError, open_session, run_to_end
+from jaxsppl.harvest.forcing import ALTERNATIVE_BYTES, SETTINGS
 from jaxsppl.harvest.protocol import Identity, Options, Unavailable
 from jaxsppl.harvest.servers import llamacpp
+from jaxsppl.harvest.validate import LOWEST
 
 # A token that is no whole character comes back without probabilities; another draw is another one.
 _DRAWS = 12
@@ -187,10 +187,9 @@ async def open_oracle(
 
     Raises
     ------
-    ConfigError
-        When the model is not told, or there is none of that name.
     ServerError
-        When the server cannot be reached or is no llama-server.
+        When the server cannot be reached or is no llama-server, does not offer the model, or
+        offers several and none is named.
     """
     async with open_session(timeout_s) as session:
         server = llamacpp.connect(session, url, patience_s=60.0)
@@ -199,7 +198,10 @@ async def open_oracle(
             chosen = [one for one in offers if model is None or one.answers_to(model)]
             if len(chosen) != 1:
                 names = [one.name for one in offers]
-                raise ConfigError(f"{server.label}: name one model; {suggest(model or '', names)}")
+                raise ServerError(
+                    f"{server.label}: name one of its models with --model; "
+                    f"{suggest(model or '', names)}"
+                )
             scorer = await server.open(chosen[0], Options(alternatives=1))
             asked = {"model": chosen[0].id} if chosen[0].router else {}
             yield Oracle(Client(session, url), asked, scorer)
@@ -227,7 +229,7 @@ def token_texts(url: str, ids: Sequence[int], model: str | None = None) -> dict[
 
     Raises
     ------
-    ConfigError, ServerError
+    ServerError
         As `open_oracle`.
     """
 
@@ -235,4 +237,4 @@ def token_texts(url: str, ids: Sequence[int], model: str | None = None) -> dict[
         async with open_oracle(url, model) as oracle:
             return {one: await oracle.text(one) for one in dict.fromkeys(ids)}
 
-    return asyncio.run(ask())
+    return run_to_end(ask())
