@@ -13,10 +13,11 @@ from hypothesis import settings
 from jaxsppl.harvest.demo_model import demo_model
 from jaxsppl.harvest.local import LocalServer
 
-# What runs unattended draws the same examples every time; by hand each run draws new ones.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# What runs unattended draws the same examples every time; by hand each run draws new ones. Neither
+# is timed: a busy machine is no mistake.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("by hand", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "by hand")
 
 # Test processes and the commands that they start share what JAX has compiled.
 _COMPILED = Path(tempfile.gettempdir()) / f"jaxsppl-tests-{getpass.getuser()}"
