@@ -234,20 +234,21 @@ def _direct_sums(
     block: int,
 ) -> tuple[schema.Array, schema.Array]:
     """Return (point, scenario) summed losses and (point,) counts by the definition."""
-    kept = list(blocks(tokens, block, tail)) if len(points) > 1 else None
+    values = [{name: jnp.asarray(value) for name, value in point.items()} for point in points]
+    workers = min(worker_count(), len(points))
+    loss, ood = np.zeros((len(points), 3 if tail == "bound" else 1)), np.zeros(len(points))
+    # A block for all points before the next one: prepared, a long text would fill the memory.
+    for part in blocks(tokens, block, tail):
 
-    def one(point: Mapping[str, float]) -> tuple[schema.Array, float]:
-        """Score one point on all blocks."""
-        arrays = {name: jnp.asarray(value) for name, value in point.items()}
-        loss, ood = np.zeros(3 if tail == "bound" else 1), 0.0
-        for part in kept if kept is not None else blocks(tokens, block, tail):
-            result = _direct_score(part, arrays, tuple(chain))
-            loss += np.asarray(result.loss)
-            ood += float(result.ood)
-        return loss, ood
+        def one(at: Mapping[str, jax.Array], part: Candidates = part) -> tuple[schema.Array, float]:
+            """Score one point on this block."""
+            result = _direct_score(part, at, tuple(chain))
+            return np.asarray(result.loss), float(result.ood)
 
-    results = in_threads(one, ((point,) for point in points), worker_count())
-    return np.stack([loss for loss, _ in results]), np.asarray([ood for _, ood in results])
+        for place, (losses, count) in enumerate(in_threads(one, ((at,) for at in values), workers)):
+            loss[place] += losses
+            ood[place] += count
+    return loss, ood
 
 
 def direct_probabilities(
