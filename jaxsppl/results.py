@@ -1,9 +1,11 @@
 """Result files of a config: where they lie, whether they are up to date, and making them."""
 
+import contextlib
 import importlib
 import json
 import signal
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from jaxsppl.config import Config
     from jaxsppl.report.presets import Preset
     from jaxsppl.sweep.plan import Plan
+
+_HELD = (signal.SIGINT, signal.SIGTERM)
 
 
 def sweep_paths(settings: "Config", out: Path | None = None) -> dict[str, Path]:
@@ -124,12 +128,58 @@ def engine(module: str) -> Any:
     -------
     module
     """
-    held = {signal.SIGINT, signal.SIGTERM}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     try:
         return importlib.import_module(module)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def stoppable(progress: Callable[[int, int], None]) -> Generator[Callable[[int, int], None]]:
+    """Let a Ctrl-C stop a computation where that tells its progress; a second one at once.
+
+    Raised within a callback of jax's own code it could become another error, or an abort.
+
+    Parameters
+    ----------
+    progress : callable
+        Told (done, total).
+
+    Yields
+    ------
+    callable
+        To be called in its place.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        At the call that follows a Ctrl-C or a polite kill, or at the end of the block.
+    """
+    came = False
+
+    def note(number: int, frame: object) -> None:
+        nonlocal came
+        if came:
+            raise KeyboardInterrupt
+        came = True
+
+    def told(done: int, total: int) -> None:
+        progress(done, total)
+        if came:
+            raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()
+    # Only where a signal would raise anyway: a caller's own handlers stay.
+    raising = [one for one in _HELD if signal.getsignal(one) is signal.default_int_handler]
+    before = {one: signal.signal(one, note) for one in raising if is_main}
+    try:
+        yield told
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def sweep_to(
@@ -164,12 +214,14 @@ def sweep_to(
     unfinished = path.with_name(f"{path.name}.parts")
     check_grid(settings)
     check_target(path, schema.SWEEP)
+    if dask is not None:
+        engine("jaxsppl.sweep.scale").check_address(dask)
     with journal.lock(path):
         if settings.decide is not None and _is_swept(path, settings, order, files):
             result = store.read_sweep(path)
         else:
             sweep = engine("jaxsppl.sweep.api").sweep
-            with counted("sweep") as progress:
+            with counted("sweep") as bar, stoppable(bar) as progress:
                 result = sweep(
                     [*files],
                     settings.axes(order),

@@ -105,6 +105,38 @@ def test_what_changes_a_number_makes_the_sweep_anew_and_nothing_else_does(
     assert not results.sweep_is_current(path, settings, order, [])
 
 
+def test_where_to_compute_is_checked_before_anything_else(
+    tmp_path: Path, settings: config.Config
+) -> None:
+    path = results.sweep_paths(settings)[""]
+    with pytest.raises(ConfigError, match="dask: 'nowhere' is no address"):
+        results.sweep_to(path, settings, settings.order(), [tmp_path / "none.nc"], dask="nowhere")
+
+
+def test_the_first_ctrl_c_waits_for_a_place_where_it_is_safe_and_the_second_does_not() -> None:
+    seen: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        results.stoppable(lambda done, total: seen.append(done)) as told,
+    ):
+        told(1, 4)
+        signal.raise_signal(signal.SIGINT)
+        seen.append(2)
+        told(3, 4)
+        seen.append(4)
+    assert seen == [1, 2, 3]
+    with pytest.raises(KeyboardInterrupt), results.stoppable(lambda done, total: None):
+        signal.raise_signal(signal.SIGINT)
+        seen.append(5)
+    with pytest.raises(KeyboardInterrupt), results.stoppable(lambda done, total: None):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        seen.append(6)
+    assert seen == [1, 2, 3, 5]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_an_optimum_is_part_of_a_run(tmp_path: Path, settings: config.Config) -> None:
     del settings
     wanted = make(

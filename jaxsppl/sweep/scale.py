@@ -6,6 +6,7 @@ A worker that is lost costs the tasks it had: Dask gives them to another.
 """
 
 import contextlib
+import importlib.util
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -55,33 +56,49 @@ def evaluator(dask: str | None, finished: Finished | None) -> Generator[Evaluate
         yield _There(client, finished)
 
 
+def check_address(dask: str) -> None:
+    """Check what a sweep through Dask is given, without connecting.
+
+    Parameters
+    ----------
+    dask : str
+        As for `evaluator`.
+
+    Raises
+    ------
+    ConfigError
+        When Dask is not installed or the address means nothing.
+    """
+    if importlib.util.find_spec("distributed") is None:
+        raise ConfigError(
+            f"dask: '{dask}' needs dask.distributed; install it with: pip install 'jaxsppl[dask]'"
+        )
+    kind, _, number = dask.partition(":")
+    if kind == "local":
+        if not number.isdecimal() or not 1 <= int(number) <= 1024:
+            raise ConfigError(f"dask: '{dask}' is not allowed; write local:4 for 4 processes")
+    elif "://" not in dask and not Path(dask).is_file():
+        raise ConfigError(
+            f"dask: '{dask}' is no address; write tcp://host:port, a scheduler file, or local:4"
+        )
+
+
 @contextlib.contextmanager
 def _client(dask: str) -> Generator["Client"]:
     """Connect to a scheduler, or start one with processes of its own."""
-    try:
-        from distributed import Client, LocalCluster
-    except ImportError as error:
-        raise ConfigError(
-            f"dask: '{dask}' needs dask.distributed; install it with: pip install 'jaxsppl[dask]'"
-        ) from error
+    check_address(dask)
+    from distributed import Client, LocalCluster
+
     kind, _, number = dask.partition(":")
     with contextlib.ExitStack() as stack:
         if kind == "local":
-            if not number.isdigit() or not 1 <= int(number) <= 1024:
-                raise ConfigError(f"dask: '{dask}' is not allowed; write local:4 for 4 processes")
             # Dask's page for people on any free port: its usual one may be another cluster's.
             cluster = LocalCluster(
                 n_workers=int(number), threads_per_worker=1, dashboard_address="127.0.0.1:0"
             )
             place: dict[str, Any] = {"address": stack.enter_context(cluster)}
-        elif "://" in dask:
-            place = {"address": dask}
-        elif Path(dask).is_file():
-            place = {"scheduler_file": dask}
         else:
-            raise ConfigError(
-                f"dask: '{dask}' is no address; write tcp://host:port, a scheduler file, or local:4"
-            )
+            place = {"address" if "://" in dask else "scheduler_file": dask}
         try:
             client = stack.enter_context(Client(**place, timeout=20))
         except (OSError, TimeoutError, ValueError) as error:
