@@ -32,7 +32,7 @@ POOLED = "pooled"
 # Largest component of the projected gradient of a start that is called converged [nat/token].
 _TOLERANCE = 1e-6
 # Batches of documents that standard errors are made of, at most: each costs an evaluation.
-_CLUSTERS = 64
+_CLUSTERS = 32
 # The search and the definition compute the same sums in another order.
 _AUDIT = 1e-9
 _MAX_SEED = 2**32 - 1
