@@ -20,6 +20,7 @@ import math
 import os
 import platform
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -290,13 +291,14 @@ def main() -> None:
     hand_over(sweep, pairs, placed)
     page = out / "report.html"
     write_page([placed, optimum, comparison], pairs, page)
-    seconds = time.monotonic() - began
+    seconds, used = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = used.ru_utime + used.ru_stime
     print(f"{table(pairs)}\n")
     for one in swept.macro:
         if one.setting == DEFAULT:
             gain = f"{signed(one.gain)} ({interval(one.low, one.high, signed)})"
             print(f"{one.model}, mean of {one.n_dataset} datasets: {gain}")
-    print(f"all of it holds; {seconds:.0f} s; {page}")
+    print(f"all of it holds; {seconds:.0f} s, {cpu_s:.0f} s of processor; {page}")
     if arguments.ledger:
         entry = {
             "what": "two models",
@@ -307,6 +309,7 @@ def main() -> None:
             "jaxsppl": jaxsppl.__version__,
             "harvested": harvested,
             "seconds": seconds,
+            "cpu_s": cpu_s,
             "pairs": [one.as_dict() for one in pairs],
         }
         with LEDGER.open("a", encoding="utf-8") as ledger:
