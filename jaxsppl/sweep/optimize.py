@@ -163,14 +163,14 @@ def optimize(
     )
     size = resident.block_size(tokens, memory_mib)
     n_block = max(-(-one.n_token // size) for one in tokens)
-    search = _Search(problem, space, size, n_block, tail, starts, seed)
+    finder = _Finder(problem, space, size, n_block, tail, starts, seed)
     named = {**USUAL, **(baselines or {})}
     results: list[Found] = []
     for one, documents in opened:
         units = documents.clustered((rules or Rules()).cluster)
-        found = replace(search.on(one, units.index % _CLUSTERS), units=units)
+        found = replace(finder.on(one, units.index % _CLUSTERS), units=units)
         if rules is not None:
-            found = replace(found, proof=_proof(found, units, rules, search, named))
+            found = replace(found, proof=_proof(found, units, rules, finder, named))
         results.append(found)
         if progress is not None:
             progress(len(results), len(opened))
@@ -216,7 +216,7 @@ def _axes(space: Space) -> dict[str, list[float]]:
 
 
 @dataclass(frozen=True)
-class _Search:
+class _Finder:
     """A search that any tokens can be given to."""
 
     problem: Problem
@@ -260,7 +260,7 @@ def _proof(
     found: Found,
     units: Documents,
     rules: Rules,
-    search: _Search,
+    finder: _Finder,
     baselines: Mapping[str, Baseline],
 ) -> Proven | None:
     """Prove what was found by searching without each fold."""
@@ -268,10 +268,10 @@ def _proof(
         found.tokens,
         units,
         rules,
-        lambda part: search.on(part).point,
+        lambda part: finder.on(part).point,
         baselines,
-        chain=search.problem.chain,
-        tail=search.tail,
+        chain=finder.problem.chain,
+        tail=finder.tail,
     )
 
 
