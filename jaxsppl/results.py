@@ -116,25 +116,6 @@ def check_grid(settings: "Config") -> None:
         )
 
 
-def engine(module: str) -> Any:
-    """Import a module that loads jax; a Ctrl-C in the midst of that would make jax abort.
-
-    Parameters
-    ----------
-    module : str
-        Its name.
-
-    Returns
-    -------
-    module
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
-    try:
-        return importlib.import_module(module)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 @contextlib.contextmanager
 def stoppable(progress: Callable[[int, int], None]) -> Generator[Callable[[int, int], None]]:
     """Let a Ctrl-C stop a computation where that tells its progress; a second one at once.
@@ -180,6 +161,24 @@ def stoppable(progress: Callable[[int, int], None]) -> Generator[Callable[[int, 
             signal.signal(one, handler)
     if came:
         raise KeyboardInterrupt
+
+
+def engine(module: str) -> Any:
+    """Import a module that loads jax; a Ctrl-C in the midst of that would make jax abort.
+
+    Parameters
+    ----------
+    module : str
+        Its name.
+
+    Returns
+    -------
+    module
+    """
+    # Not by blocking the signals: threads that NumPy has started take them then, and Python raises
+    # in the main thread all the same.
+    with stoppable(lambda done, total: None):
+        return importlib.import_module(module)
 
 
 def sweep_to(
@@ -263,7 +262,7 @@ def _decided(result: "xr.Dataset", settings: "Config", files: Sequence[Path]) ->
         baseline = engine("jaxsppl.sweep.baselines").Baseline
         named = {name: baseline(one.chain, one.settings) for name, one in presets.items()}
         result = place(result, named, [*files])
-    with counted("decide") as progress:
+    with counted("decide") as bar, stoppable(bar) as progress:
         return engine("jaxsppl.sweep.decide").decide(
             result,
             [*files],
