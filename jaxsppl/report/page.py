@@ -166,9 +166,11 @@ def _section(path: str | os.PathLike[str]) -> Section:
         facts = [*_harvest_facts(summary), made_by[0]]
         return Section(summary, origin=[("this file", facts)], looks=[shown, checked])
     files = [one["source"] for one in harvests_of(contents) if one["source"]]
-    harvests = [shlex.join(["jaxsppl", command, *files]) for command in ("show", "check") if files]
+    # Of harvests that were in no file there is nothing to make the result from again.
+    looked = files or [os.fspath(path)]
+    harvests = [shlex.join(["jaxsppl", command, *looked]) for command in ("show", "check")]
     origin = [*_origin(contents), ("this file", made_by)]
-    looks = [*harvests, checked]
+    looks = [*dict.fromkeys([*harvests, checked])]
     if isinstance(summary, ComparisonSummary):
         looks = [*comparison_commands(contents, summary.file), *looks]
         return Section(summary, origin=origin, looks=looks)
@@ -176,14 +178,14 @@ def _section(path: str | os.PathLike[str]) -> Section:
         return Section(
             summary,
             starts=_starts(contents),
-            recipe=optimum_recipe(contents, summary.file),
+            recipe=optimum_recipe(contents, summary.file) if files else None,
             origin=origin,
             looks=looks,
         )
     return Section(
         summary,
         figures=_figures(path, summary),
-        recipe=sweep_recipe(contents, summary.file),
+        recipe=sweep_recipe(contents, summary.file) if files else None,
         commands=_commands(summary, contents),
         origin=origin,
         looks=looks,

@@ -177,11 +177,10 @@ def setting_command(
     """
     given = "".join(f", {name}={value!r}" for name, value in values.items())
     own = "".join(f"runpy.run_path({_text(file)}); " for file in modules)
-    order = "".join(f"{_text(stage)}, " for stage in chain)
     code = (
         f"import jaxsppl, numpy as np{', runpy' if own else ''}; {own}"
-        f"p = jaxsppl.token_probabilities({_text(harvest)}, chain=({order}), tail={_text(tail)}"
-        f"{given}).values; "
+        f"p = jaxsppl.token_probabilities({_text(harvest)}, chain={_value([*chain])}, "
+        f"tail={_text(tail)}{given}).values; "
         f"print(-np.log(np.maximum(p, {epsilon!r})).mean(), (p < {epsilon!r}).mean())"
     )
     return shlex.join(["python", "-c", code])

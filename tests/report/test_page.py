@@ -129,9 +129,7 @@ def test_held_out_proof_and_plateau_appear_when_the_file_has_them(
     assert "Held-out proof" in page.blocks["h4"]
     assert "What cannot be told from the best" in page.blocks["h4"]
     said = [" ".join(text.split()) for text in page.blocks["p"]]
-    assert any(
-        "12 points in turn on 2 of 3 documents, proven on the others, 3" in s for s in said
-    )
+    assert any("12 points in turn on 2 of 3 documents, proven on the others, 3" in s for s in said)
     assert not any("prove nothing" in text for text in page.blocks["p"])
     gain = decided["heldout_gain"].sel(setting="neutral").squeeze()
     assert f"{float(gain):+.4f}" in page.blocks["td"]
@@ -185,6 +183,15 @@ def test_optimum_and_harvest_have_their_sections(tmp_path: Path) -> None:
     assert "2 of 4" in page.blocks["td"]
     assert "40 in 3 documents" in page.blocks["td"]
     assert page.addresses == ["#file-1", "#file-2"]
+
+
+def test_what_was_made_from_no_file_is_shown_only(tmp_path: Path) -> None:
+    made = jaxsppl.sweep(harvest(n_rank=50), {"temperature": [0.5, 1.0]})
+    path = store.write_dataset(made, tmp_path / "x.sweep.nc")
+    page = Page(write_report([path], tmp_path / "r.html"))
+    commands = [block for block in page.blocks["pre"] if block.startswith("jaxsppl ")]
+    assert commands[:2] == [f"jaxsppl show {path}", f"jaxsppl check {path}"]
+    assert "Make these numbers again" not in page.blocks["h3"]
 
 
 def test_what_cannot_be_reported_is_one_clear_line(
