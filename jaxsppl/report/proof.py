@@ -359,7 +359,7 @@ def proof_text(proof: Proof, markdown: bool = False) -> list[str]:
     percent = f"{100 * proof.confidence:g} %"
     parts = [
         wrapped(f"Held out: {how_words(proof)}.", ""),
-        *(wrapped(f"- {words}") for words in unit_words(proof)),
+        "\n".join(wrapped(f"- {words}") for words in unit_words(proof)),
         _settings(proof, percent, markdown),
         wrapped(f"chosen: {chosen_words(proof.chosen)}"),
     ]
@@ -374,7 +374,7 @@ def proof_text(proof: Proof, markdown: bool = False) -> list[str]:
                 f"{_words(flat.nearest_neutral)}; lowest ood: {_words(flat.lowest_ood)}"
             )
         )
-    return parts
+    return [part for part in parts if part]
 
 
 def how_words(proof: Proof) -> str:

@@ -135,7 +135,9 @@ def labelled(
         ("n_group", schema.SWEEP_VARIABLES["n_group"][1]),
     ):
         count = [getattr(one, name) for one in found.values()]
-        counts = np.asarray([*count, *([sum(count)] if len(found) > 1 else [])])
+        # Of the mean: datasets of different units have none in common.
+        in_all = [sum(count) if all(count) else 0] if len(found) > 1 else []
+        counts = np.asarray([*count, *in_all])
         variables[name] = (("dataset",), counts, {"units": "1", "long_name": words})
     coords = {
         "model": [*models],
