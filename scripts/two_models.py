@@ -196,35 +196,33 @@ def compare(files: Sequence[Path], bits: Mapping[tuple[str, str], float], target
 
 def hand_over(sweep: Path, pairs: Sequence[Pair], target: Path) -> None:
     """Export the best of each pair for every program; read one pair's files back on the sweep."""
-    folder = sweep.parent / "exported"
-    folder.mkdir(exist_ok=True)
     # Far from temperature 1 the order of the stages matters most, and programs differ in it.
     chosen = max(pairs, key=lambda one: abs(one.best.values["temperature"] - 1))
     exported: dict[str, float] = {}
     for one in pairs:
         model, dataset = one.row.model, one.row.dataset
         which = ["--model", model, "--dataset", dataset]
+        folder = sweep.parent / "exported" / f"{store.safe_name(model)}.{dataset}"
         for form in PROGRAMS:
             if (one.best.values["alpha"], one.best.values["beta"]) != (1, 1):
                 said = command("export", str(sweep), "--format", form, *which, code=2)
                 require(f"--point best-for-{form}" in said, f"the nearest point is named: {said}")
-            file = folder / f"{store.safe_name(model)}.{dataset}.{form}.txt"
+            file = folder / f"for-{form}.txt"
             words = ["--format", form, "--point", f"best-for-{form}", *which]
             made = json.loads(command("export", str(sweep), *words, "--out", str(file), "--json"))
             require(made["above_best"] >= 0, f"{form} cannot do better than the best of all")
             if one is chosen:
-                exported[file.stem] = made["nll"]
-    files = [str(folder / f"{stem}.txt") for stem in exported]
-    words = ["import-preset", *files, "--on", str(sweep), "--out", str(target), "--json"]
+                exported[str(file)] = made["nll"]
+    words = ["import-preset", *exported, "--on", str(sweep), "--out", str(target), "--json"]
     placed = json.loads(command(*words))
     scores = {
         score["preset"]: score["nll"]
         for score in placed["scores"]
         if (score["model"], score["dataset"]) == (chosen.row.model, chosen.row.dataset)
     }
-    require(set(scores) == set(exported), f"all presets are placed: {placed['problems']}")
-    for name, nll in exported.items():
-        require(abs(scores[name] - nll) <= 1e-4, f"{name} comes back as it was exported")
+    require(len(scores) == len(PROGRAMS), f"all presets are placed: {placed['problems']}")
+    for file, nll in exported.items():
+        require(abs(scores[Path(file).stem] - nll) <= 1e-4, f"{file} comes back as it was exported")
 
 
 def write_page(files: Sequence[Path], pairs: Sequence[Pair], target: Path) -> None:
