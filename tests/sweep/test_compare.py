@@ -237,7 +237,31 @@ def test_only_documents_that_all_models_have_count() -> None:
         jaxsppl.compare([one, strangers.assign_coords(model="b")], ["neutral"], rules=RULES)
 
 
+def test_groups_of_one_file_hold_for_all_models() -> None:
+    one = uneven().assign_coords(group=("document", np.array([*"aabbccdd", ""])))
+    # Another model's file, in another order and without the labels; and a dataset without groups.
+    other = turned(noisy(uneven(), "small"))
+    code = uneven(seed=1, dataset="code")
+    size = {str(digest): 80 for digest in one.document_sha256.values}
+    found = jaxsppl.compare(
+        [one, other, code], ["neutral"], unit="character", characters=size, rules=RULES
+    )
+    assert found.n_document.values.tolist() == [9, 9, 18]
+    assert found.n_group.values.tolist() == [5, 0, 0]
+    here = found.sel(dataset="noise", setting=PLAIN)
+    sums = np.bincount(one.document_index, -one.token_logprob.astype("f8"))
+    unit = np.array([0, 0, 1, 1, 2, 2, 3, 3, 4])
+    loss, bits = np.bincount(unit, sums), np.bincount(unit, np.full(9, 80 * np.log(2)))
+    by_hand = resample(loss, bits, draw_documents(5, 300, [0, 0])).estimate(0.95)
+    interval = here.bits_per_character_interval.sel(model="tiny").values
+    assert interval == pytest.approx([by_hand.low, by_hand.high], rel=1e-6)
+    text = comparison_text(summarise_comparison(found))
+    assert "noise (9 documents; unit: group, 5 of them)" in text
+    assert "only 5 groups: an interval from fewer than 10 may hold" in text.replace("\n  ", " ")
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"rules": Rules(cluster="topic")}, "cluster: 'topic' is not allowed"),  # type: ignore[arg-type]
     ({"settings": ["neutrl"]}, "setting 'neutrl': it is not known; did you mean 'neutral'"),
     ({"settings": {}}, "settings: none is given"),
     ({"settings": {"x": {"min_q": 1}}}, "setting 'x': there is no parameter 'min_q'"),
