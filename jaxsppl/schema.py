@@ -1,17 +1,16 @@
 """What the files hold: dimensions, variables, units, and the checks of each file.
 
 No input or output happens here, and neither jax nor xarray is imported: `jaxsppl check` answers at
-once. A file is seen as `Contents`, plain arrays with named dimensions, which `jaxsppl.store` reads.
+once. A file is seen as `Contents`, which `jaxsppl.store` reads.
 """
 
-import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from jaxsppl.contents import Array, Contents, digest
 from jaxsppl.errors import SchemaError
 
 HARVEST = "jaxsppl-harvest/1"
@@ -19,36 +18,11 @@ SWEEP = "jaxsppl-sweep/1"
 OPTIMUM = "jaxsppl-optimum/1"
 COMPARISON = "jaxsppl-comparison/1"
 
-Array = npt.NDArray[Any]
-
 # llama-server sums float32 probabilities one after another; the sum over the vocabulary is off by
 # up to 6e-4 (measured), so a sum of the listed ones may exceed 1 by that much and not more.
 MASS_TOLERANCE = 1e-3
 # Tokens that are checked at once: a check takes several times their memory.
 _AT_ONCE = 65_536
-
-
-@dataclass(frozen=True)
-class Contents:
-    """A file as plain arrays with named dimensions.
-
-    Attributes
-    ----------
-    sizes : mapping of str to int
-        Length of each dimension.
-    variables : mapping of str to (dims, array)
-        Data variables and coordinates alike.
-    attrs : mapping of str to str, int or float
-        Global attributes.
-    """
-
-    sizes: Mapping[str, int]
-    variables: Mapping[str, tuple[tuple[str, ...], Array]]
-    attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def array(self, name: str) -> Array:
-        """Return the values of one variable."""
-        return self.variables[name][1]
 
 
 @dataclass(frozen=True)
@@ -162,53 +136,6 @@ _OF_GRID = (
 )
 
 
-def digest(contents: Contents) -> str:
-    """Return the SHA-256 over names, dims, shapes and values of every variable.
-
-    Parameters
-    ----------
-    contents : Contents
-        The file; attributes do not count.
-
-    Returns
-    -------
-    str
-        Hexadecimal digest; it does not depend on the byte order, chunking or compression.
-    """
-    return digest_of_blocks(
-        (name, dims, values.shape, [values]) for name, (dims, values) in contents.variables.items()
-    )
-
-
-Blocks = tuple[str, tuple[str, ...], tuple[int, ...], Iterable[Array]]
-
-
-def digest_of_blocks(variables: Iterable[Blocks]) -> str:
-    """Return the digest of variables whose values come in blocks along their first dimension.
-
-    Parameters
-    ----------
-    variables : iterable of (name, dims, shape, blocks)
-
-    Returns
-    -------
-    str
-    """
-    total = hashlib.sha256()
-    for name, dims, shape, blocks in sorted(variables, key=lambda variable: variable[0]):
-        total.update(f"{name}{dims}{shape}".encode())
-        between = b""
-        for values in blocks:
-            if values.dtype.kind in "OUS":
-                total.update(between)
-                total.update("\0".join(str(value) for value in values.ravel().tolist()).encode())
-                between = b"\0"
-            else:
-                little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-                total.update(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
-    return total.hexdigest()
-
-
 def check_kind(contents: Contents, name: str, schema: str) -> None:
     """Check that the file is of that schema, complete and unchanged since it was written.
 
@@ -258,14 +185,14 @@ def check_harvest(contents: Contents, name: str) -> None:
         Saying the first thing that is wrong.
     """
     check_kind(contents, name, HARVEST)
-    for variable, spec in HARVEST_VARIABLES.items():
-        if variable not in contents.variables:
-            if spec.required:
-                raise SchemaError(f"{name}: variable '{variable}' is missing")
-            continue
-        dims, values = contents.variables[variable]
-        if dims != spec.dims:
-            raise SchemaError(f"{name}: '{variable}' has dims {dims}, expected {spec.dims}")
+    here = {
+        variable: spec
+        for variable, spec in HARVEST_VARIABLES.items()
+        if spec.required or variable in contents.variables
+    }
+    _check_dims(contents, name, {variable: spec.dims for variable, spec in here.items()})
+    for variable, spec in here.items():
+        values = contents.array(variable)
         kind = "OU" if spec.dtype == "U" else {"f": "f", "i": "iu"}[spec.dtype[0]]
         if values.dtype.kind not in kind:
             raise SchemaError(f"{name}: '{variable}' holds {values.dtype}, expected {spec.dtype}")
@@ -278,6 +205,18 @@ def check_harvest(contents: Contents, name: str) -> None:
     names = [str(value) for value in contents.array("document").tolist()]
     if len(set(names)) != len(names):
         raise SchemaError(f"{name}: two documents have the same name")
+
+
+def _check_dims(
+    contents: Contents, name: str, expected: Mapping[str, tuple[str, ...] | None]
+) -> None:
+    """Check that variables are there, with these dimensions where they are known beforehand."""
+    for variable, dims in expected.items():
+        if variable not in contents.variables:
+            raise SchemaError(f"{name}: variable '{variable}' is missing")
+        found = contents.variables[variable][0]
+        if dims is not None and found != dims:
+            raise SchemaError(f"{name}: '{variable}' has dims {found}, expected {dims}")
 
 
 def _tokens(contents: Contents, where: slice) -> Contents:
@@ -409,9 +348,7 @@ def check_sweep(contents: Contents, name: str) -> None:
     """
     check_kind(contents, name, SWEEP)
     pair = ("model", "dataset")
-    for variable in ("nll", "ood", "n_token", "n_byte"):
-        if variable not in contents.variables:
-            raise SchemaError(f"{name}: variable '{variable}' is missing")
+    _check_dims(contents, name, dict.fromkeys(("nll", "ood", "n_token", "n_byte")))
     dims = contents.variables["nll"][0]
     if dims[:2] != pair:
         raise SchemaError(
@@ -477,13 +414,7 @@ def check_optimum(contents: Contents, name: str) -> None:
         "status": start,
         "n_step": start,
     }
-    for variable, dims in expected.items():
-        if variable not in contents.variables:
-            raise SchemaError(f"{name}: variable '{variable}' is missing")
-        if contents.variables[variable][0] != dims:
-            raise SchemaError(
-                f"{name}: '{variable}' has dims {contents.variables[variable][0]}, expected {dims}"
-            )
+    _check_dims(contents, name, expected)
     _check_coordinates(contents, name, ("model", "dataset", "parameter"))
 
 
@@ -504,12 +435,8 @@ def check_comparison(contents: Contents, name: str) -> None:
     """
     check_kind(contents, name, COMPARISON)
     dims = ("model", "setting", "dataset")
-    expected = {"nll": dims, "bits_per_byte": dims, "to_model": dims, "n_document": dims[2:]}
-    expected["n_group"] = dims[2:]
-    for variable, wanted in expected.items():
-        if variable not in contents.variables:
-            raise SchemaError(f"{name}: variable '{variable}' is missing")
-        found = contents.variables[variable][0]
-        if found != wanted:
-            raise SchemaError(f"{name}: '{variable}' has dims {found}, expected {wanted}")
+    expected: dict[str, tuple[str, ...]]
+    expected = dict.fromkeys(("nll", "bits_per_byte", "to_model"), dims)
+    expected |= dict.fromkeys(("n_document", "n_group"), dims[2:])
+    _check_dims(contents, name, expected)
     _check_coordinates(contents, name, dims)

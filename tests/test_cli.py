@@ -128,6 +128,11 @@ MISTAKES: dict[str, tuple[list[str], int, list[str]]] = {
         2,
         ["did you mean 'neutral'?", "name=value"],
     ),
+    "a page of another kind": (
+        ["report", "out/a.harvest.nc", "--out", "r.pdf"],
+        2,
+        ["'r.pdf'", ".html"],
+    ),
     "fewer rows than none": (
         ["explain-token", "out/a.harvest.nc", "--at", "0", "--rows", "-3"],
         2,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsppl import schema
 from jaxsppl.atomic import atomic_path
+from jaxsppl.contents import Array, digest_of_blocks
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -68,7 +68,7 @@ def write_parts(
                 file.variables[name][where or ...] = np.asarray(values)
             for name in begun:
                 begun[name] += part.sizes[name]
-        digest = schema.digest_of_blocks(
+        digest = digest_of_blocks(
             (name, variable.dimensions, variable.shape, _blocks(variable))
             for name, variable in file.variables.items()
         )
@@ -101,7 +101,7 @@ def _define(file: Any, part: "xr.Dataset", name: str, sizes: Mapping[str, int]) 
     made.setncatts({**variable.attrs, **notes})
 
 
-def _blocks(variable: Any) -> Generator[schema.Array]:
+def _blocks(variable: Any) -> Generator[Array]:
     """Read a variable of an open file block by block."""
     if not variable.shape:
         yield np.asarray(variable[...])

@@ -111,7 +111,7 @@ def write_report(
     Raises
     ------
     ConfigError
-        When no file is given or the page cannot be written.
+        When no file is given, or the page has another ending or cannot be written.
     SchemaError
         When a file is not whole.
 
@@ -122,13 +122,17 @@ def write_report(
     """
     if not files:
         raise ConfigError("no file was given; name at least one result file")
+    if Path(out).name and Path(out).suffix.lower() not in {".html", ".htm"}:
+        raise ConfigError(f"'{out}': the page is HTML; give it the ending .html")
     import jinja2
 
     engine = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     engine.filters |= {one.__name__: one for one in (chance, fixed, signed, significant)}
-    template = engine.from_string(resources("jaxsppl.report").joinpath("page.html").read_text())
+    template = engine.from_string(
+        resources("jaxsppl.report").joinpath("page.html").read_text("utf-8")
+    )
     sections = [_section(file) for file in files]
     named = [os.fspath(file) for file in files]
     command = ["jaxsppl", "report", *named, "--out", os.fspath(out)]
