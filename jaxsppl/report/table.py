@@ -142,7 +142,7 @@ def _sweep(summary: SweepSummary, markdown: bool, front: bool) -> list[str]:
     else:
         parts.append(_best_settings(summary, markdown))
         for row in summary.rows if front else ():
-            parts.append(f"{row.model} on {row.dataset}")
+            parts.append(_heading(f"{row.model} on {row.dataset}", markdown))
             parts.append(front_text(row.front, row.points_on_front, markdown))
         if any(row.notes for row in summary.rows):
             parts.append("The notes and flags of each pair: --json.")
