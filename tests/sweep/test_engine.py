@@ -4,6 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -16,7 +17,9 @@ from made_up import SIZE, K, by_hand, made, rows, scored
 import jaxsppl
 from jaxsppl.sampling import factored
 from jaxsppl.sweep import engine
+from jaxsppl.sweep.binning import shared_tables
 from jaxsppl.sweep.data import token_arrays
+from jaxsppl.sweep.engine import grid_means
 
 ORDER = ("top_k", "top_p", "min_p", "temperature")
 AXES = {
@@ -198,3 +201,16 @@ def test_more_draws_than_the_memory_holds_at_once() -> None:
     np.testing.assert_allclose(small.ood.values, large.ood.values, atol=1e-6)
     exact = jaxsppl.sweep(made(), grid, chain=order, level="factored")
     assert float(abs(small.nll - exact.nll).max()) < 1e-3  # a text of a few tokens
+
+
+def test_many_draws_are_interpolated_between_few() -> None:
+    grid = {"temperature": [0.7, 1.3], "alpha": np.geomspace(0.3, 4, 40), "beta": [0.5, 1.0, 3.0]}
+    plan = jaxsppl.explain(made(), grid, level="binned")
+    assert plan.nodes is not None
+    tables = shared_tables(plan)
+    assert tables is not None
+    assert tables[0].values.log_mass.shape == (plan.nodes.n_node, 13, 3)
+    every = replace(plan, nodes=plan.nodes._replace(point_step=0.01))
+    found, exact = (grid_means(one, token_arrays(made()), lambda _: None) for one in (plan, every))
+    np.testing.assert_allclose(found.nll, exact.nll, atol=2e-6)
+    np.testing.assert_allclose(found.ood, exact.ood, atol=1e-3)
