@@ -25,6 +25,10 @@ PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9, 100.0)
 _ABSOLUTE = {"token": "nll", "byte": "bits_per_byte", "character": "bits_per_character"}
 _MEANS = ("kl_lower", "kl_upper", "same_top", "unshared")
 _OF_SETTING = ("clipped_kl", "overlap")
+# Between which values a quantity lies: no end of an interval is beyond.
+_RANGE = dict.fromkeys(("same_top", "unshared", "overlap"), (0.0, 1.0)) | dict.fromkeys(
+    ("nll", "bits_per_byte", "bits_per_character", "kl_lower", "kl_upper"), (0.0, np.inf)
+)
 _WORDS = {
     "nll": ("nat/token", "negative log-likelihood per token of the model's own tokenizer"),
     "bits_per_byte": ("bit/byte", "the same per byte of text"),
@@ -219,7 +223,8 @@ class _Table:
                 continue
             one = whole[dataset].estimate(self.confidence)
             self.number(name, model, setting, dataset, float(one.value))
-            ends = [float(one.low), float(one.high)]
+            least, most = _RANGE.get(name, (-np.inf, np.inf))
+            ends = [min(max(float(value), least), most) for value in (one.low, one.high)]
             for end, value in enumerate(ends):
                 self.number(f"{name}_interval", model, setting, dataset, value, end)
             if name.startswith("to_"):

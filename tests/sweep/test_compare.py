@@ -162,6 +162,10 @@ def test_models_are_paired_by_text_whatever_the_order(compared: xr.Dataset) -> N
     assert 0.5 < float(here.same_top) < 1
     assert np.isnan(float(here.kl_upper)) if "kl_upper" in here else True
     assert np.isnan(float(compared.sel(dataset="prose", model="tiny").kl_lower))
+    for name in ("same_top", "overlap", "unshared"):
+        ends = compared[f"{name}_interval"]
+        assert float(ends.min()) >= 0
+        assert float(ends.max()) <= 1
     last = compared.kl_percentile.sel(dataset="code", model="small").values
     assert (np.diff(last) >= 0).all()
 
