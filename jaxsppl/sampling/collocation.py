@@ -24,11 +24,12 @@ def points(axis: schema.Array, step: float) -> schema.Array:
     Returns
     -------
     array
-        (point,) Chebyshev points in the logarithm, or the axis itself where that is shorter.
+        (point,) Chebyshev points in the logarithm, or the axis itself where that is shorter or is
+        one value repeated.
     """
     low, high = np.log(axis.min()), np.log(axis.max())
     number = 2 + int(np.ceil((high - low) / step))
-    if axis.size <= number:
+    if axis.size <= number or low == high:
         return axis
     return np.exp(0.5 * (low + high) + 0.5 * (high - low) * chebyshev.chebpts1(number))
 
