@@ -26,9 +26,11 @@ _ABSOLUTE = {"token": "nll", "byte": "bits_per_byte", "character": "bits_per_cha
 _MEANS = ("kl_lower", "kl_upper", "same_top", "unshared")
 _OF_SETTING = ("clipped_kl", "overlap")
 # Between which values a quantity lies: no end of an interval is beyond.
-_RANGE = dict.fromkeys(("same_top", "unshared", "overlap"), (0.0, 1.0)) | dict.fromkeys(
-    ("nll", "bits_per_byte", "bits_per_character", "kl_lower", "kl_upper"), (0.0, np.inf)
-)
+_RANGE: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("same_top", "unshared", "overlap"), (0.0, 1.0)),
+    **dict.fromkeys(("nll", "bits_per_byte", "bits_per_character"), (0.0, np.inf)),
+    **dict.fromkeys(("kl_lower", "kl_upper"), (0.0, np.inf)),
+}
 _WORDS = {
     "nll": ("nat/token", "negative log-likelihood per token of the model's own tokenizer"),
     "bits_per_byte": ("bit/byte", "the same per byte of text"),
