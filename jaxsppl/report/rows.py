@@ -16,8 +16,9 @@ from jaxsppl.errors import ConfigError
 from jaxsppl.report.chosen import best_runnable
 from jaxsppl.report.export import llama_server_flags, obstacles
 from jaxsppl.report.front import FrontPoint, compromise, front_of
+from jaxsppl.report.macro import Macro, macro_of
 from jaxsppl.report.notes import NEAR_BEST, file_notes, row_notes
-from jaxsppl.report.proof import Macro, Proof, macro_of, proof_of
+from jaxsppl.report.proof import Proof, proof_of
 from jaxsppl.report.surface import (
     DEFAULT,
     NEUTRAL,

@@ -20,7 +20,8 @@ from jaxsppl.report.comparison import (
     summarise_comparison,
 )
 from jaxsppl.report.front import front_text
-from jaxsppl.report.proof import interval, macro_text, proof_text
+from jaxsppl.report.macro import macro_text
+from jaxsppl.report.proof import interval, proof_text
 from jaxsppl.report.rows import Row, Setting, SweepSummary, summarise_sweep
 from jaxsppl.report.summaries import (
     HarvestSummary,
