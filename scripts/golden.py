@@ -66,7 +66,7 @@ def main() -> None:
         within = [d for d in differences if d[0] <= 1e-6]
         print(
             f"{golden}: {len(within)} of {len(differences)} rows within 1e-6 nat, the largest of "
-            f"these {max(d[0] for d in within):.1e}; ood differs by at most "
+            f"these {max((d[0] for d in within), default=0.0):.1e}; ood differs by at most "
             f"{max(d[1] for d in differences):.1e}"
         )
         for difference, _, row in differences:

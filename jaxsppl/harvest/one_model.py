@@ -240,7 +240,7 @@ def _finished(path: Path, config: Mapping[str, Any]) -> schema.Contents | None:
         schema.check_harvest(contents, str(path))
     except SchemaError as error:
         raise ConfigError(
-            f"{error}; it is in the way, remove it or choose another --out"
+            f"{error}; it is in the way, remove it or choose another folder"
         ) from error
     if contents.attrs.get("fingerprint") == mark(config):
         return None if int(contents.attrs.get("n_failed", 0)) else contents
@@ -251,7 +251,7 @@ def _finished(path: Path, config: Mapping[str, Any]) -> schema.Contents | None:
     changed = sorted(key for key in config.keys() | old.keys() if config.get(key) != old.get(key))
     named = ["texts" if key == "texts_sha256" else key for key in changed]
     raise ConfigError(
-        f"'{path}' was made with other {', '.join(named) or 'settings'}; choose another --out, "
+        f"'{path}' was made with other {', '.join(named) or 'settings'}; choose another folder, "
         "or replace it with --force"
     )
 

@@ -200,7 +200,7 @@ def test_a_finished_file_is_kept_and_another_one_is_not_replaced(
     assert (first.skipped, second.skipped) == (False, True)
     assert (second.n_token, second.n_document) == (first.n_token, first.n_document)
     assert Path(str(first.path)).stat().st_mtime_ns == before
-    with pytest.raises(ConfigError, match="made with other alternatives; choose another --out"):
+    with pytest.raises(ConfigError, match="made with other alternatives; choose another folder"):
         harvest([PROSE], llama_server, tmp_path, dataset="d", alternatives=4)
     with pytest.raises(ConfigError, match="made with other texts"):
         harvest([NASTY], llama_server, tmp_path, **options)
