@@ -266,7 +266,8 @@ def scores(
         drawn = bootstrap.draw_documents(len(one.weight), rules.resamples, [rules.seed, at[1]])
         nll = bootstrap.resample(one.loss.T, one.weight, drawn).estimate(rules.confidence)
         out["nll"][at], out["ood"][at] = nll.value, one.ood.sum(axis=1) / one.weight.sum()
-        ends["nll_interval"][at] = np.stack([nll.low, nll.high], axis=-1)
+        # No nll is below 0, whatever few documents make of its interval.
+        ends["nll_interval"][at] = np.maximum(np.stack([nll.low, nll.high], axis=-1), 0.0)
         if reference is not None:
             gained = one.loss - one.loss[one.names.index(reference)]
         else:

@@ -11,6 +11,7 @@ from uneven import uneven as made
 
 import jaxsppl
 from jaxsppl.choice import Choice, Rules
+from jaxsppl.demo import shipped_harvests
 from jaxsppl.errors import ConfigError, PlanError
 from jaxsppl.sweep.baselines import Baseline
 from jaxsppl.sweep.bootstrap import resample
@@ -330,3 +331,13 @@ def test_a_single_document_proves_nothing(caplog: pytest.LogCaptureFixture) -> N
     assert found.heldout_nll.isnull().all()
     assert found.n_document.item() == 1
     assert "a single document, which proves nothing" in caplog.text
+
+
+def test_no_interval_of_an_nll_reaches_below_zero() -> None:
+    prose = next(file for file in shipped_harvests() if "prose" in file.name)
+    decided = jaxsppl.decide(jaxsppl.sweep(prose, {"temperature": [0.8, 1.0]}), prose)
+    assert int(decided.n_document.min()) == 4
+    low = decided.heldout_nll_interval.sel(end="low")
+    assert (low >= 0).all()
+    assert (low <= decided.heldout_nll).all()
+    assert (low == 0).any()
