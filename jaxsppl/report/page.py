@@ -21,7 +21,7 @@ from jaxsppl.plural import plural
 from jaxsppl.report.aligned import chance, fixed, signed, significant
 from jaxsppl.report.comparison import ComparisonSummary
 from jaxsppl.report.plots import figures
-from jaxsppl.report.proof import chosen_words, how_words, unit_words
+from jaxsppl.report.proof import chosen_words, how_words, unit_words, unproven_words
 from jaxsppl.report.recipe import (
     Recipe,
     comparison_commands,
@@ -145,6 +145,7 @@ def write_report(
         chosen_words=chosen_words,
         how_words=how_words,
         unit_words=unit_words,
+        unproven_words=unproven_words,
     )
     store.write_text(Path(out), page)
     return Path(out)

@@ -319,6 +319,23 @@ def how_words(proof: Proof) -> str:
     return f"chosen ({proof.objective}) {among} {how}"
 
 
+def unproven_words(decided: bool) -> str:
+    """Return why a file proves no gain, and what to do.
+
+    Parameters
+    ----------
+    decided : bool
+        Whether a proof was asked for.
+
+    Returns
+    -------
+    str
+    """
+    if decided:
+        return "no gain is proven: that takes at least two documents, or two groups of them"
+    return "no gain is proven: add [decide] to the config, or --set decide.folds=5"
+
+
 def unit_words(proof: Proof) -> list[str]:
     """Return what is drawn whole, where that are groups, and a warning where few prove.
 

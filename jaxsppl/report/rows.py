@@ -162,6 +162,8 @@ class SweepSummary:
     rows : tuple of Row
     objective : str
         What the compromise is chosen by, "" where the smallest nll is best.
+    decided : bool
+        Whether a proof on held-out documents was asked for.
     macro : tuple of Macro
         Held-out gains over all datasets of a model; () for one dataset.
     notes : tuple of str
@@ -180,6 +182,7 @@ class SweepSummary:
     points: int
     rows: tuple[Row, ...]
     objective: str
+    decided: bool
     macro: tuple[Macro, ...]
     notes: tuple[str, ...]
     kind: str = "sweep"
@@ -223,6 +226,7 @@ def summarise_sweep(contents: schema.Contents, file: str) -> SweepSummary:
         points=math.prod(len(values) for values in axes.values()),
         rows=tuple(_row(contents, surface, stated) for surface in held),
         objective="" if choice.is_plain else choice.words(),
+        decided="decide_json" in attrs,
         macro=macro_of(contents),
         notes=tuple(file_notes(contents, whole, held)),
     )

@@ -166,6 +166,8 @@ class OptimumSummary:
         What was optimized.
     objective : str
         What is best, in words.
+    decided : bool
+        Whether a proof on held-out documents was asked for.
     rows : tuple of OptimumRow
     notes : tuple of str
     """
@@ -176,6 +178,7 @@ class OptimumSummary:
     tail: str
     parameters: tuple[str, ...]
     objective: str
+    decided: bool
     rows: tuple[OptimumRow, ...]
     notes: tuple[str, ...] = ()
     kind: str = "optimum"
@@ -230,6 +233,7 @@ def summarise_optimum(contents: schema.Contents, file: str) -> OptimumSummary:
         tail=str(attrs.get("tail", "drop")),
         parameters=names,
         objective=choice_of(contents).words(),
+        decided="decide_json" in attrs,
         rows=tuple(rows),
     )
 

@@ -21,7 +21,7 @@ from jaxsppl.report.comparison import (
 )
 from jaxsppl.report.front import front_text
 from jaxsppl.report.macro import macro_text
-from jaxsppl.report.proof import interval, proof_text
+from jaxsppl.report.proof import interval, proof_text, unproven_words
 from jaxsppl.report.rows import Row, Setting, SweepSummary, summarise_sweep
 from jaxsppl.report.summaries import (
     HarvestSummary,
@@ -299,7 +299,7 @@ def _conditions(summary: SweepSummary) -> str:
     if summary.objective:
         lines.append(f"compromise: {summary.objective}")
     if not any(row.proof is not None for row in summary.rows):
-        lines.append("no gain is proven: add [decide] to the config, or --set decide.folds=5")
+        lines.append(unproven_words(summary.decided))
     return "\n".join(wrapped(line) for line in lines)
 
 
@@ -337,7 +337,7 @@ def _optimum(summary: OptimumSummary, markdown: bool) -> list[str]:
             *proof_text(row.proof, markdown),
         )
     ]
-    unproven = "" if proofs else "no gain is proven: add [decide] to the config"
+    unproven = "" if proofs else unproven_words(summary.decided)
     return [table, _errors(summary), *proofs, _notes(summary.notes), wrapped(below), unproven]
 
 

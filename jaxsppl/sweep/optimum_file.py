@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from jaxsppl import schema
-from jaxsppl.choice import Rules
+from jaxsppl.choice import Rules, recipe
 from jaxsppl.sweep import curvature, descent
 from jaxsppl.sweep.baselines import Baseline
 from jaxsppl.sweep.data import TokenArrays
@@ -201,12 +201,12 @@ def labelled(
         "jax_version": jax.__version__,
     }
     proven = {(r.tokens.model, r.tokens.dataset): r.proof for r in results if r.proof is not None}
-    if rules is not None and proven:
-        more = labelled_proof(
-            proven, models, datasets, space.over, baselines, rules, problem.choice
-        )
-        for mapping, added in zip((variables, coords, attrs), more, strict=True):
-            mapping.update(added)
+    if rules is not None:
+        attrs["decide_json"] = recipe(rules, problem.choice)
+        if proven:
+            more = labelled_proof(proven, models, datasets, space.over, baselines, rules)
+            for mapping, added in zip((variables, coords, attrs), more, strict=True):
+                mapping.update(added)
     return xr.Dataset(variables, coords=coords, attrs=attrs)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxsppl import schema
-from jaxsppl.choice import Choice, Rules, recipe
+from jaxsppl.choice import Rules
 from jaxsppl.schema import Array
 from jaxsppl.sweep import heldout
 from jaxsppl.sweep.baselines import BASELINES, VLLM, Baseline, baseline_sums
@@ -109,7 +109,6 @@ def labelled_proof(
     over: Sequence[str],
     baselines: Mapping[str, Baseline],
     rules: Rules,
-    choice: Choice,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the proofs as variables, coordinates and attributes of an optimum file.
 
@@ -120,8 +119,6 @@ def labelled_proof(
         Coordinates; `over` are the optimized parameters.
     baselines : mapping of str to Baseline
     rules : Rules
-    choice : Choice
-        What is best.
 
     Returns
     -------
@@ -158,7 +155,7 @@ def labelled_proof(
         name: {"chain": list(one.chain), "settings": dict(one.settings)}
         for name, one in baselines.items()
     }
-    attrs = {"decide_json": recipe(rules, choice), "settings_json": json.dumps(described)}
+    attrs = {"settings_json": json.dumps(described)}
     words = {
         name: (*of, dict(zip(("units", "long_name"), schema.SWEEP_VARIABLES[name], strict=True)))
         for name, of in variables.items()

@@ -12,6 +12,8 @@ import jaxsppl
 from jaxsppl import schema, store
 from jaxsppl.choice import Rules
 from jaxsppl.errors import ConfigError
+from jaxsppl.report import table
+from jaxsppl.report.summaries import summarise_optimum
 from jaxsppl.sweep.documents import documents_of, joined
 from jaxsppl.sweep.heldout import make_split
 from jaxsppl.sweep.optimize import optimize
@@ -88,7 +90,10 @@ def test_the_file_says_how_and_keeps_its_schema(proven: xr.Dataset) -> None:
 
 def test_a_single_document_proves_nothing() -> None:
     one = harvest(n_token=60, n_document=1, dataset="one")
-    assert "heldout_nll" not in optimize(one, rules=RULES, **OVER)
+    alone = optimize(one, rules=RULES, **OVER)
+    assert "heldout_nll" not in alone
+    text = table.render(summarise_optimum(store.contents_of(alone), "one"))
+    assert "no gain is proven: that takes at least two documents" in text
     both = optimize([harvest(n_token=60), one], rules=Rules(split="test", resamples=200), **OVER)
     assert np.isnan(both.sel(dataset="one").heldout_nll.values).all()
     assert int(both.sel(dataset="one").n_proven[0]) == 0
