@@ -14,8 +14,6 @@ first a tenth of them, then all; halfway through all, the process is killed and 
 import argparse
 import asyncio
 import json
-import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -25,11 +23,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import ledger
 
 import jaxsppl
 from jaxsppl.harvest import client
@@ -40,7 +38,6 @@ from jaxsppl.harvest.runner import harvest
 from jaxsppl.texts.folder import load_passages
 
 ROOT = Path(__file__).parents[1]
-LEDGER = ROOT / "scripts" / "benchmarks.jsonl"
 SLOTS = 2
 # Shorter prompts are the harvester finding out what the server can do.
 PROBES = 8
@@ -286,18 +283,7 @@ def main() -> None:
     for name, value in figures.items():
         print(f"{name:40} {value:,.4g}" if isinstance(value, float) else f"{name:40} {value}")
     if arguments.ledger:
-        entry = {
-            "what": "harvest",
-            "when": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": platform.machine(),
-            "n_cpu": os.cpu_count(),
-            "python": platform.python_version(),
-            "aiohttp": aiohttp.__version__,
-            "jaxsppl": jaxsppl.__version__,
-            **figures,
-        }
-        with LEDGER.open("a") as ledger:
-            ledger.write(json.dumps(entry) + "\n")
+        ledger.append("harvest", "aiohttp", **figures)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ import contextlib
 import html
 import json
 import math
-import os
-import platform
 import re
 import resource
 import shlex
@@ -27,13 +25,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import ledger
 import numpy as np
 
-import jaxsppl
 from jaxsppl import config, schema, store
 from jaxsppl.harvest.demo_model import GEMMA3, SMOLLM2, demo_model
 from jaxsppl.harvest.local import LocalServer
@@ -48,7 +45,6 @@ from jaxsppl.run import RunReport, missing_harvests, prepare_texts
 
 SCRIPTS = Path(__file__).parent
 CONFIG = SCRIPTS.parent / "sweeps" / "two-models.toml"
-LEDGER = SCRIPTS / "benchmarks.jsonl"
 DEFAULT = "llama.cpp default"
 AXES = ("temperature", "min_p", "top_k", "alpha", "beta")
 # The same numbers, summed in another order.
@@ -298,20 +294,8 @@ def main() -> None:
             print(f"{one.model}, mean of {one.n_dataset} datasets: {gain}")
     print(f"all of it holds; {seconds:.0f} s, {cpu_s:.0f} s of processor; {page}")
     if arguments.ledger:
-        entry = {
-            "what": "two models",
-            "when": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": platform.machine(),
-            "n_cpu": os.cpu_count(),
-            "python": platform.python_version(),
-            "jaxsppl": jaxsppl.__version__,
-            "harvested": harvested,
-            "seconds": seconds,
-            "cpu_s": cpu_s,
-            "pairs": [one.as_dict() for one in pairs],
-        }
-        with LEDGER.open("a", encoding="utf-8") as ledger:
-            ledger.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        found = [one.as_dict() for one in pairs]
+        ledger.append("two models", harvested=harvested, seconds=seconds, cpu_s=cpu_s, pairs=found)
 
 
 if __name__ == "__main__":
