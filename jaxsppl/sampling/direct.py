@@ -43,10 +43,7 @@ def probabilities(block: Candidates, chain: Sequence[str], values: Mapping[str, 
             strict=True,
         )
         return sum(
-            (
-                share * _one(state, middle, values, scenario)
-                for (share, state), (_, middle) in pairs
-            ),
+            (share * _one(state, middle, values) for (share, state), (_, middle) in pairs),
             start=jnp.zeros_like(block.actual),
         )
 
@@ -89,9 +86,11 @@ def outcomes(
     return states
 
 
-def _one(state: State, middle: State, values: Mapping[str, Array], scenario: Array) -> Array:
-    """Return (token,) probabilities under one scenario of the tail and one outcome of the coins."""
-    del scenario
+def _one(state: State, middle: State, values: Mapping[str, Array]) -> Array:
+    """Return (token,) probabilities under one scenario of the tail and one outcome of the coins.
+
+    `middle` is the estimate's state, which alone says how much of the tail is likelier.
+    """
     block = state.block
     weight, top = weigh(state)
     outside, others = unseen(state, top)

@@ -1,7 +1,7 @@
 """From labelled harvests to blocks of arrays: the border that labels do not cross."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -86,13 +86,13 @@ class TokenArrays:
         """Negative log-likelihood under the model itself [nat/token]."""
         return -float(self.token_logprob.astype(np.float64).mean())
 
-    def take(self, index: schema.Array) -> "TokenArrays":
+    def take(self, index: "schema.Array | slice") -> "TokenArrays":
         """Return some of the tokens.
 
         Parameters
         ----------
-        index : array of int
-            (part,) which, in the order wanted.
+        index : array or slice
+            (part,) which, in the order wanted; (token,) bool; or a range.
 
         Returns
         -------
@@ -144,28 +144,6 @@ def token_arrays(harvest: "xr.Dataset") -> TokenArrays:
         source=str(harvest.attrs.get("source", "")),
         **more,
     )
-
-
-def tokens_at(tokens: TokenArrays, where: "schema.Array | slice") -> TokenArrays:
-    """Return some tokens of a harvest.
-
-    Parameters
-    ----------
-    tokens : TokenArrays
-    where : array or slice
-        (token,) bool, or a range of tokens.
-
-    Returns
-    -------
-    TokenArrays
-        `n_byte` and `fingerprint` are still those of the whole.
-    """
-    cut: dict[str, Any] = {}
-    for field in fields(tokens):
-        value = getattr(tokens, field.name)
-        if isinstance(value, np.ndarray) and value.shape[:1] == (tokens.n_token,):
-            cut[field.name] = value[where]
-    return replace(tokens, **cut)
 
 
 def check_tail(tail: str) -> None:

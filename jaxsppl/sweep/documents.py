@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxsppl.schema import Array
 from jaxsppl.sweep.binning import shared_tables
-from jaxsppl.sweep.data import TokenArrays, tokens_at
+from jaxsppl.sweep.data import TokenArrays
 from jaxsppl.sweep.engine import direct_probabilities, grid_means
 from jaxsppl.sweep.plan import make_plan
 
@@ -243,7 +243,7 @@ def grid_sums(
     loss, ood : array
         Sums over the batch's tokens, of the shape of the grid.
     """
-    parts = [tokens_at(tokens, batches == batch) for batch in range(int(batches.max()) + 1)]
+    parts = [tokens.take(batches == batch) for batch in range(int(batches.max()) + 1)]
     plan = make_plan(
         parts,
         axes,

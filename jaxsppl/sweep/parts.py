@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxsppl import __version__, store
 from jaxsppl.sweep.binning import Tables, shared_tables
-from jaxsppl.sweep.data import TokenArrays, tokens_at
+from jaxsppl.sweep.data import TokenArrays
 from jaxsppl.sweep.engine import Sums, grid_sums
 from jaxsppl.sweep.plan import Advance, Axis, Plan
 
@@ -75,7 +75,7 @@ def of_part(plan: Plan, tokens: TokenArrays, part: Part) -> tuple[Plan, TokenArr
         for axis in plan.axes
     )
     chunk = (min(plan.chunk[0], plan.rows), *plan.chunk[1:])
-    return replace(plan, axes=axes, chunk=chunk), tokens_at(tokens, part.tokens)
+    return replace(plan, axes=axes, chunk=chunk), tokens.take(part.tokens)
 
 
 def together(plan: Plan, parts: Iterable[tuple[Part, Sums]]) -> Sums:

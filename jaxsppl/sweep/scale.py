@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxsppl.errors import ConfigError
-from jaxsppl.sweep.data import TokenArrays, tokens_at
+from jaxsppl.sweep.data import TokenArrays
 from jaxsppl.sweep.engine import Sums
 from jaxsppl.sweep.parts import Evaluate, Finished, Here, Part, of_part, parts_of, together
 from jaxsppl.sweep.plan import Advance, Plan
@@ -125,7 +125,7 @@ class _There:
         for part in parts_of(plan, tokens.n_token):
             rows[part.rows.start, part.rows.stop].append(part)
         shards = {
-            part.tokens.start: self._client.scatter(tokens_at(tokens, part.tokens), hash=False)
+            part.tokens.start: self._client.scatter(tokens.take(part.tokens), hash=False)
             for part in next(iter(rows.values()))
         }
         found: list[tuple[Part, Sums]] = []
