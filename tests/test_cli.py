@@ -345,6 +345,8 @@ def test_compiled_programs_are_kept_for_the_next_command(
     # What a kill leaves: one that has no time yet. Another one has to be stored beside it.
     torn, absent = list(kept)[:2]
     torn.write_bytes(torn.read_bytes()[:99])
+    for file in (torn, absent):
+        os.utime(file, (0, 0))
     for file in (absent, *(Path(str(one)[: -len("cache")] + "atime") for one in (torn, absent))):
         file.unlink()
     again = jaxsppl("sweep", "c.toml", JAXSPPL_CACHE=str(cache))

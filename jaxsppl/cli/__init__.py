@@ -3,17 +3,21 @@
 Nothing is imported here before Ctrl-C is understood.
 """
 
+import contextlib
 import os
 import platform
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 INTERRUPTED = 130
+# A compiled program is written in much less [s].
+_YOUNG = 60.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,8 +92,12 @@ def _drop_unfinished(folder: Path) -> None:
     names = {file.name for file in folder.iterdir()}
     for name in names:
         key = name.removesuffix("-cache")
-        if key != name and f"{key}-atime" not in names:
-            (folder / name).unlink(missing_ok=True)
+        if key == name or f"{key}-atime" in names:
+            continue
+        with contextlib.suppress(FileNotFoundError):  # another process may do the same
+            # A young one may be in the middle of being written.
+            if time.time() - (folder / name).stat().st_mtime > _YOUNG:
+                (folder / name).unlink()
 
 
 def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
