@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jaxsppl
 from jaxsppl import config, journal, parameters, schema, store
+from jaxsppl.atomic import check_target
 from jaxsppl.axes import axis
 from jaxsppl.bars import counted
 from jaxsppl.choice import Choice, Rules, recipe
@@ -110,6 +111,9 @@ class OptimizeTask:
         """Optimize and write the file, and every start as CSV when asked for."""
         from jaxsppl.report import csvfile
 
+        check_target(self.path, schema.OPTIMUM)
+        if csv is not None:
+            check_target(csv)
         optimize = engine("jaxsppl.sweep.optimize").optimize
         baseline = engine("jaxsppl.sweep.baselines").Baseline
         with journal.lock(self.path), counted("optimize") as progress:

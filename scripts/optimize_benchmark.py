@@ -9,18 +9,13 @@ of the parameters, in the same box. `--ledger` appends the figures to scripts/be
 """
 
 import argparse
-import json
-import os
-import platform
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import jax
+import ledger
 import numpy as np
-import scipy
 from scipy.optimize import minimize
 from scipy.special import betainc
 
@@ -31,7 +26,6 @@ from jaxsppl.store import harvests
 from jaxsppl.sweep.data import TokenArrays, token_arrays
 from jaxsppl.sweep.optimize import POOLED
 
-LEDGER = Path(__file__).parent / "benchmarks.jsonl"
 EPSILON = 0.01
 OVER = ("temperature", "alpha", "beta")
 # Optima whose nll differ by less are one [nat/token].
@@ -134,22 +128,8 @@ def main() -> None:
     for name, value in figures.items():
         print(f"{name:32} {value:,.4g}")
     if arguments.ledger:
-        entry = {
-            "what": "optimize",
-            "when": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": platform.machine(),
-            "n_cpu": os.cpu_count(),
-            "device": str(jax.devices()[0].device_kind),
-            "python": platform.python_version(),
-            "jax": jax.__version__,
-            "numpy": np.__version__,
-            "scipy": scipy.__version__,
-            "jaxsppl": jaxsppl.__version__,
-            **figures,
-            "rows": rows,
-        }
-        with LEDGER.open("a") as ledger:
-            ledger.write(json.dumps(entry) + "\n")
+        device = str(jax.devices()[0].device_kind)
+        ledger.append("optimize", "jax", "numpy", "scipy", device=device, **figures, rows=rows)
 
 
 if __name__ == "__main__":
