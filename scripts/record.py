@@ -1,4 +1,10 @@
-"""Append what a sweep file says to the ledger: python scripts/record.py FILE.sweep.nc [WHAT]."""
+"""Append what a sweep file says to the ledger.
+
+    python scripts/record.py FILE.sweep.nc WHAT [SECONDS]
+
+
+SECONDS is what the command that made it took, by a clock.
+"""
 
 import sys
 from pathlib import Path
@@ -10,12 +16,13 @@ from jaxsppl.report.table import describe, to_data
 
 def main() -> None:
     """Write one line: where and when, and the rows of the file's table."""
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
-    path = Path(sys.argv[1])
-    data = to_data(describe(path))
+    path, what, *seconds = sys.argv[1:]
+    data = to_data(describe(Path(path)))
     data.pop("path", None)
-    ledger.append(sys.argv[2] if len(sys.argv) > 2 else path.name, sweep=data)
+    took = {"seconds": float(seconds[0])} if seconds else {}
+    ledger.append(what, **took, sweep=data)
 
 
 if __name__ == "__main__":
