@@ -2,7 +2,6 @@
 
     python scripts/record.py FILE.sweep.nc WHAT [SECONDS]
 
-
 SECONDS is what the command that made it took, by a clock.
 """
 
