@@ -3,6 +3,7 @@
 import getpass
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,23 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 # A shell starts background jobs with Ctrl-C ignored, which every child would inherit.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Every compiled program takes some tens of the memory mappings that Linux allows a process, 65,530
+# in all; when there are no more, the next one that is loaded crashes.
+_MAPPINGS = 20_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten_programs() -> Iterator[None]:
+    """Drop what earlier modules have compiled when it takes much of what a process may have."""
+    yield
+    mappings = Path("/proc/self/maps")
+    if "jax" in sys.modules and mappings.exists():
+        with mappings.open() as lines:
+            number = sum(1 for _ in lines)
+        if number > _MAPPINGS:
+            sys.modules["jax"].clear_caches()
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ import numpy as np
 from jaxsppl.schema import Array
 
 # Documents below which resamples say too little.
-FEW = 4
+FEW = 5
 # What rounding leaves of the terms of a sum of squares where all documents agree.
 _ROUNDING = 1e-13
 

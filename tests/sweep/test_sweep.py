@@ -232,9 +232,9 @@ def test_what_is_refused_and_how(grid: dict[str, Any], options: dict[str, Any], 
 
 
 def test_harvests_that_are_none() -> None:
-    with pytest.raises(SchemaError, match="two harvests are of model 'm' on dataset 'd'"):
+    with pytest.raises(ConfigError, match="two harvests are of model 'm' on dataset 'd'"):
         jaxsppl.sweep([made(), made(seed=1)], GRID)
-    with pytest.raises(SchemaError, match="no harvest was given"):
+    with pytest.raises(ConfigError, match="no harvest was given"):
         jaxsppl.sweep([], GRID)
     with pytest.raises(SchemaError, match="token_rank"):
         jaxsppl.sweep(made().isel(rank=slice(0, 4)), GRID)
