@@ -8,7 +8,7 @@ A worker that is lost costs the tasks it had: Dask gives them to another.
 import contextlib
 import importlib.util
 from collections import defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,26 +117,49 @@ class _There:
 
     def __call__(self, plan: Plan, tokens: TokenArrays, advance: Advance) -> Sums:
         """Evaluate a plan's grid on one harvest, as `Here` does."""
-        from distributed import as_completed
+        from distributed.client import FutureCancelledError
 
         n_worker = max(1, len(self._client.scheduler_info(n_workers=-1)["workers"]))
         plan = _for_workers(plan, tokens.n_token, n_worker)
         rows: dict[tuple[int, int], list[Part]] = defaultdict(list)
         for part in parts_of(plan, tokens.n_token):
             rows[part.rows.start, part.rows.stop].append(part)
-        shards = {
-            part.tokens.start: self._client.scatter(tokens.take(part.tokens), hash=False)
-            for part in next(iter(rows.values()))
-        }
         found: list[tuple[Part, Sums]] = []
-        waiting: dict[Any, Part] = {}
-        for parts in rows.values():
+        for place, parts in [*rows.items()]:
             whole = Part(parts[0].rows, slice(0, tokens.n_token))
             sums = self._finished.get(plan, tokens, whole) if self._finished else None
             if sums is not None:
                 found.append((whole, sums))
                 advance(_pairs(plan, tokens, whole))
-                continue
+                del rows[place]
+        for attempt in range(_RETRIES + 1):
+            if not rows:
+                break
+            try:
+                for whole, sums in self._computed(plan, tokens, [*rows.values()]):
+                    if self._finished:
+                        self._finished.put(plan, tokens, whole, sums)
+                    found.append((whole, sums))
+                    advance(_pairs(plan, tokens, whole))
+                    del rows[whole.rows.start, whole.rows.stop]
+            except FutureCancelledError:
+                # A worker is lost, and with it the only copy of tokens that were sent there.
+                if attempt == _RETRIES:
+                    raise
+        return together(plan, found)
+
+    def _computed(
+        self, plan: Plan, tokens: TokenArrays, rows: Sequence[Sequence[Part]]
+    ) -> Iterator[tuple[Part, Sums]]:
+        """Send the tokens, and yield the sums of rows as they are done."""
+        from distributed import as_completed
+
+        shards = {
+            part.tokens.start: self._client.scatter(tokens.take(part.tokens), hash=False)
+            for part in rows[0]
+        }
+        waiting: dict[Any, Part] = {}
+        for parts in rows:
             futures = [
                 self._client.submit(
                     _task, plan, shards[part.tokens.start], part, pure=False, retries=_RETRIES
@@ -148,14 +171,9 @@ class _There:
                     self._client.submit(_added, futures[i : i + _FAN], pure=False, retries=_RETRIES)
                     for i in range(0, len(futures), _FAN)
                 ]
-            waiting[futures[0]] = whole
+            waiting[futures[0]] = Part(parts[0].rows, slice(0, tokens.n_token))
         for future in as_completed(waiting):
-            whole, sums = waiting.pop(future), future.result()
-            if self._finished:
-                self._finished.put(plan, tokens, whole, sums)
-            found.append((whole, sums))
-            advance(_pairs(plan, tokens, whole))
-        return together(plan, found)
+            yield waiting.pop(future), future.result()
 
 
 def _for_workers(plan: Plan, n_token: int, n_worker: int) -> Plan:

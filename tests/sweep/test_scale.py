@@ -46,15 +46,16 @@ def test_the_numbers_are_those_of_one_process(cluster: LocalCluster, level: str)
     assert len(seen) > 8
 
 
-def test_a_killed_worker_costs_nothing_but_time(cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("lost", [1, 2])
+def test_killed_workers_cost_nothing_but_time(cluster: LocalCluster, lost: int) -> None:
     here = jaxsppl.sweep(made(), GRID, level="factored")
     killed: list[int] = []
 
     def kill_one(done: int, total: int) -> None:
-        """Kill a worker when the first part is done."""
+        """Kill workers when the first part is done; both, and the tokens are nowhere else."""
         if not killed:
-            pid = next(iter(cluster.workers.values())).pid
-            os.kill(pid, signal.SIGKILL)
+            for worker in [*cluster.workers.values()][:lost]:
+                os.kill(worker.pid, signal.SIGKILL)
             killed.append(done / total)
 
     there = jaxsppl.sweep(
